@@ -1,0 +1,34 @@
+"""The async shell that drives the flow machine over a store: handlers, heartbeats, timers, leases."""
+
+from __future__ import annotations
+
+from dex_agents.executor.clock import Alarm, Clock, SystemClock, VirtualClock
+from dex_agents.executor.executor import Executor
+from dex_agents.executor.local import LocalBackend
+from dex_agents.executor.store import (
+    AttributeReader,
+    ChangeSignal,
+    Commit,
+    CommitConflict,
+    Done,
+    Store,
+    StoredEvent,
+    Transact,
+)
+
+__all__ = (
+    "Alarm",
+    "AttributeReader",
+    "ChangeSignal",
+    "Clock",
+    "Commit",
+    "CommitConflict",
+    "Done",
+    "Executor",
+    "LocalBackend",
+    "Store",
+    "StoredEvent",
+    "SystemClock",
+    "Transact",
+    "VirtualClock",
+)

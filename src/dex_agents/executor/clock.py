@@ -1,0 +1,126 @@
+"""Time as the executor sees it: the system's, or a virtual one that tests move by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ("Alarm", "Clock", "SystemClock", "VirtualClock")
+
+
+class Alarm(Protocol):
+    """A call that has been arranged for later."""
+
+    def cancel(self) -> None:
+        """Do not call after all."""
+        ...
+
+
+class Clock(Protocol):
+    """Tells the time and calls back at a time."""
+
+    def now(self) -> float:
+        """Return seconds since 1970."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Alarm:
+        """Arrange a call in the running event loop, never before ``when``."""
+        ...
+
+
+class SystemClock:
+    """The system's clock. Wall time says what is due; a monotonic clock does the waiting."""
+
+    _LONGEST_WAIT = 3600.0  # a wall clock that was set forward is noticed within this time
+
+    def now(self) -> float:
+        """Return seconds since 1970."""
+        return time.time()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Alarm:
+        """Arrange a call in the running event loop, never before ``when``."""
+        return _SystemAlarm(self, when, callback)
+
+
+class _SystemAlarm:
+    def __init__(self, clock: SystemClock, when: float, callback: Callable[[], None]) -> None:
+        self._clock = clock
+        self._when = when
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._arm()
+
+    def _arm(self) -> None:
+        left = max(self._when - self._clock.now(), 0.0)
+        self._handle = self._loop.call_later(min(left, self._clock._LONGEST_WAIT), self._ring)
+
+    def _ring(self) -> None:
+        if self._clock.now() >= self._when:
+            self._callback()
+        else:
+            self._arm()
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+
+class VirtualClock:
+    """A clock that stands still until it is advanced.
+
+    Args:
+        start: The first time, in seconds since 1970.
+    """
+
+    _QUIET_ROUNDS = 50  # loop rounds without any arranged call after which all is settled
+
+    def __init__(self, start: float = 1_700_000_000.0) -> None:
+        self._now = start
+        self._alarms: list[tuple[float, int, _VirtualAlarm]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        """Return the virtual time in seconds since 1970."""
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Alarm:
+        """Arrange a call for when the clock has been advanced so far."""
+        alarm = _VirtualAlarm(callback)
+        heapq.heappush(self._alarms, (when, next(self._order), alarm))
+        return alarm
+
+    async def advance(self, seconds: float) -> None:
+        """Let this much time pass at once; everything that becomes due happens in order.
+
+        Between two due times the event loop runs until nothing moves any more,
+        so a chain of Timers and retries inside the interval plays out fully.
+
+        Args:
+            seconds: 0 only lets what is due now happen.
+        """
+        target = self._now + seconds
+        await self._settle()
+        while self._alarms and self._alarms[0][0] <= target:
+            when, _, alarm = heapq.heappop(self._alarms)
+            self._now = max(self._now, when)
+            if not alarm.is_cancelled:
+                alarm.callback()
+                await self._settle()
+        self._now = target
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for _ in range(self._QUIET_ROUNDS):
+            await asyncio.sleep(0)
+
+
+class _VirtualAlarm:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True

@@ -1,0 +1,288 @@
+"""The worker of the local backends: owns flows, drives the machine over a store, runs handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from dex_agents.errors import DexAgentsError, StoreError
+from dex_agents.executor.attempt import Attempt
+from dex_agents.executor.handle import FlowHandle, Served
+from dex_agents.executor.store import Store
+from dex_agents.machine import (
+    AttemptsLost,
+    Event,
+    Execution,
+    Failure,
+    FlowState,
+    FlowStatus,
+    Machine,
+    TableRules,
+    TimeAdvanced,
+)
+from dex_agents.table import FlowTable, Stream
+from dex_agents.telemetry import Telemetry, names
+
+__all__ = ("Executor",)
+
+T = TypeVar("T")
+
+WORKER_LOST = Failure("The worker that ran this attempt is gone.", "dex_agents.WorkerLost")
+WORKER_STOPPED = Failure("The worker was stopped during this attempt.", "dex_agents.WorkerStopped")
+
+
+class Executor:
+    """One worker.
+
+    Args:
+        store: Where its flows are kept.
+        tables: The flows that it serves.
+        telemetry: Watches every attempt.
+        max_concurrent_steps: How many attempts run at once.
+        lease_seconds: How long its flows stay its own without a renewal. After
+            its death others take them over within this time.
+        max_resident_flows: How many idle flows stay in memory.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tables: Iterable[FlowTable],
+        telemetry: Telemetry,
+        *,
+        max_concurrent_steps: int = 256,
+        lease_seconds: float = 15.0,
+        max_resident_flows: int = 1024,
+    ) -> None:
+        self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.store = store
+        self._served = {
+            table.flow_type: Served(table, Machine(TableRules(table))) for table in tables
+        }
+        self._telemetry = telemetry
+        self._max_slots = max_concurrent_steps
+        self._taken = 0
+        self._lease_seconds = lease_seconds
+        self._max_resident = max_resident_flows
+        self._handles: dict[str, FlowHandle] = {}
+        self._starved: dict[str, None] = {}
+        self._is_stopping = False
+        self._is_claiming = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._context = contextvars.copy_context()
+        self._ended = asyncio.Event()
+
+    # Life
+
+    async def start(self) -> None:
+        """Take a lease and begin to serve."""
+        self.store.renew(self.worker, self._lease_seconds)
+        self._tasks = [
+            asyncio.create_task(self._renew_lease(), name="dex-agents lease"),
+            asyncio.create_task(self._look_for_work(), name="dex-agents worker"),
+        ]
+        self.look()
+
+    async def stop(self, grace_seconds: float = 10.0) -> None:
+        """Finish what runs, or after a grace period hand it over, and give every flow back.
+
+        An attempt that the grace period cuts off counts as failed, never as
+        done: what may run again does so on another worker.
+        """
+        self._is_stopping = True
+        deadline = asyncio.get_running_loop().time() + grace_seconds
+        await self._wait_until(lambda h: not h.attempts and h.is_settled, deadline)
+        for handle in list(self._handles.values()):
+            for attempt in list(handle.attempts.values()):
+                attempt.abort(WORKER_STOPPED)
+        await self._wait_until(lambda h: h.is_settled, deadline + 2.0)
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for handle in list(self._handles.values()):
+            handle.close()
+        self._handles.clear()
+        self.store.release(self.worker)
+
+    async def _wait_until(self, is_done: Callable[[FlowHandle], bool], deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        while not all(is_done(handle) for handle in self._handles.values()):
+            if loop.time() >= deadline:
+                return
+            self._ended.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), 0.02)  # a commit does not set it
+
+    async def _renew_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            self.store.renew(self.worker, self._lease_seconds)
+
+    async def _look_for_work(self) -> None:
+        while True:
+            await self.store.changed_elsewhere.wait(self._patience())
+            with contextlib.suppress(StoreError):
+                self._follow_changes()
+            self.look()
+
+    def _patience(self) -> float:
+        """Return how long to wait for a change: until a Timer is due, or another's lease may end."""
+        with contextlib.suppress(StoreError):
+            wake_at = self.store.next_wake(tuple(self._served))
+            if wake_at is not None:
+                return min(max(wake_at - self.store.clock.now(), 0.01), self._lease_seconds / 3)
+        return self._lease_seconds / 3
+
+    # Flows in
+
+    def serves(self, flow_type: str) -> bool:
+        """Return whether flows of this type are run here."""
+        return flow_type in self._served and not self._is_stopping
+
+    def resident(self, flow_id: str) -> FlowHandle | None:
+        """Return the flow if this worker owns it and has it in memory."""
+        return self._handles.get(flow_id)
+
+    def found(self, flow_id: str, flow_type: str) -> FlowHandle:
+        """Return a handle for a flow that is about to be started here."""
+        return self._adopt(FlowState.absent(flow_id), flow_type)
+
+    def wake(self, flow_id: str) -> None:
+        """Take up a flow that this process has changed in the store."""
+        with contextlib.suppress(StoreError):
+            owned = self.store.owned_versions(self.worker, [flow_id])
+            if flow_id in owned and flow_id not in self._handles:
+                self._take_over(flow_id)
+        self.look()
+
+    def look(self) -> None:
+        """Claim flows that need a worker now, as far as there are slots."""
+        if self._is_stopping or self._is_claiming or self.free_slots() <= 0:
+            return
+        self._is_claiming = True
+        types = tuple(self._served)
+        self.store.claim(self.worker, types, min(self.free_slots(), 64), self._claimed)
+
+    def _claimed(self, flow_ids: list[str]) -> None:
+        self._is_claiming = False
+        for flow_id in flow_ids:
+            if flow_id not in self._handles and not self._is_stopping:
+                self._take_over(flow_id)
+        if flow_ids:
+            self.look()
+
+    def _take_over(self, flow_id: str) -> None:
+        try:
+            state = self.store.load(flow_id)
+        except StoreError as error:
+            self._telemetry.warn(names.STORE_UNAVAILABLE, session_id=flow_id, error=str(error))
+            return
+        if state is None or state.header.status is not FlowStatus.RUNNING:
+            return
+        handle = self._adopt(state, state.header.flow_type)
+        if state.running:
+            self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
+            handle.submit(AttemptsLost(WORKER_LOST))
+        else:
+            handle.submit(TimeAdvanced())
+
+    def _adopt(self, state: FlowState, flow_type: str) -> FlowHandle:
+        handle = FlowHandle(self, self._served[flow_type], state)
+        self._handles[handle.flow_id] = handle
+        if len(self._handles) > self._max_resident:
+            self._evict()
+        return handle
+
+    def _evict(self) -> None:
+        """Let go of idle flows from the oldest on; whoever changes one of them wakes it."""
+        surplus = len(self._handles) - self._max_resident * 3 // 4
+        idle = [each for each in self._handles.values() if each.is_idle and not each.has_timers]
+        for handle in idle[:surplus]:
+            handle.close()
+            del self._handles[handle.flow_id]
+
+    def _follow_changes(self) -> None:
+        """Refresh the flows here that another process has changed, and wake those that it woke."""
+        active = [handle.flow_id for handle in self._handles.values() if not handle.is_idle]
+        versions = self.store.owned_versions(self.worker, active)
+        for flow_id in active:
+            if flow_id not in versions:
+                self._handles[flow_id].refresh()
+        for flow_id, version in versions.items():
+            handle = self._handles.get(flow_id)
+            if handle is None:
+                self._take_over(flow_id)
+            elif version != handle.durable_version:
+                handle.refresh()
+
+    # What handles need
+
+    def free_slots(self) -> int:
+        """Return how many attempts may begin now."""
+        return 0 if self._is_stopping else self._max_slots - self._taken
+
+    def take_slots(self, count: int) -> None:
+        """Count attempts that were handed out, or, when negative, that are over."""
+        self._taken += count
+
+    def begin(self, handle: FlowHandle, execution: Execution) -> Attempt:
+        """Start an attempt."""
+        served = self._served[handle.state.header.flow_type]
+        attempt = Attempt(
+            table=served.table,
+            execution=execution,
+            options=served.machine.options(execution),
+            state=handle.state,
+            view=handle.attributes.view(),
+            clock=self.store.clock,
+            telemetry=self._telemetry,
+            append=partial(self._append, handle.flow_id),
+            report=partial(self._report, handle),
+        )
+        attempt.start(self._context)
+        return attempt
+
+    def _append(self, flow_id: str, stream: Stream[Any], payload: bytes) -> None:
+        self.store.append(flow_id, stream.name, payload, stream.capacity_bytes)
+
+    def _report(self, handle: FlowHandle, attempt: Attempt, event: Event | None) -> None:
+        handle.ended(attempt, event)
+        self._feed()
+        self._ended.set()
+
+    def starve(self, handle: FlowHandle) -> None:
+        """Remember a flow that waits for a slot."""
+        self._starved[handle.flow_id] = None
+
+    def _feed(self) -> None:
+        """Give freed slots to flows that had to wait for one, in the order they came."""
+        while self._starved and self.free_slots() > 0:
+            flow_id = next(iter(self._starved))
+            del self._starved[flow_id]
+            if (handle := self._handles.get(flow_id)) is not None:
+                handle.tick()
+
+    def refused(self, handle: FlowHandle, error: DexAgentsError) -> None:
+        """Log a result that was refused."""
+        self._telemetry.warn(names.STEP_REFUSED, session_id=handle.flow_id, error=str(error))
+
+    def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
+        """Log that the store could not take a commit."""
+        self._telemetry.warn(
+            names.STORE_UNAVAILABLE, session_id=handle.flow_id, error=str(error)
+        )
+
+    def drop(self, handle: FlowHandle) -> None:
+        """Forget a flow that this worker no longer owns."""
+        if self._handles.get(handle.flow_id) is handle:
+            del self._handles[handle.flow_id]
+        handle.close()
+
+

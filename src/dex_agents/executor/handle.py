@@ -1,0 +1,375 @@
+"""A flow that this worker owns: its state ahead of the store, and the commits under way.
+
+A handle applies an event to the state in memory at once and queues the changes.
+Effects are performed when the changes are durable. Several transitions of one
+flow may be under way; they become durable in order.
+
+When the store refuses a commit (another process changed the flow, or the disk
+is full), everything behind it is refused too. The handle then loads fresh
+state and applies the same events to it, in order. An event that no longer fits
+is refused there, like one from a worker that was fenced off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from dex_agents.errors import DexAgentsError, StaleAttemptError, StoreError
+from dex_agents.executor.attempt import Attempt
+from dex_agents.executor.attributes import Attributes
+from dex_agents.executor.clock import Alarm
+from dex_agents.executor.store import Commit, CommitConflict, Store
+from dex_agents.machine import (
+    AttemptAbandoned,
+    Begin,
+    Cancel,
+    Event,
+    Execution,
+    FlowState,
+    FlowStatus,
+    Machine,
+    TimeAdvanced,
+    Transition,
+)
+from dex_agents.table import FlowTable
+
+__all__ = ("FlowHandle", "Owner", "Served")
+
+T = TypeVar("T")
+
+_RETRY_SECONDS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+"""The delays before a refused store is tried again; the last one repeats."""
+
+
+class Served:
+    """A table together with the machine that drives its flows."""
+
+    def __init__(self, table: FlowTable, machine: Machine) -> None:
+        self.table = table
+        self.machine = machine
+
+
+class Owner(Protocol):
+    """What a handle needs of the executor that it belongs to."""
+
+    worker: str
+    store: Store
+
+    def free_slots(self) -> int:
+        """Return how many attempts may begin now."""
+        ...
+
+    def take_slots(self, count: int) -> None:
+        """Count attempts that were handed out, or, when negative, that are over."""
+        ...
+
+    def starve(self, handle: FlowHandle) -> None:
+        """Remember a flow that waits for a slot."""
+        ...
+
+    def begin(self, handle: FlowHandle, execution: Execution) -> Attempt:
+        """Start an attempt."""
+        ...
+
+    def refused(self, handle: FlowHandle, error: DexAgentsError) -> None:
+        """Log a result that was refused."""
+        ...
+
+    def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
+        """Log that the store could not take a commit."""
+        ...
+
+    def drop(self, handle: FlowHandle) -> None:
+        """Forget a flow that this worker no longer owns."""
+        ...
+
+
+class _Entry:
+    """One event on its way to the store.
+
+    Attributes:
+        decide: Gives the event, on the newest state; what it raises refuses the entry.
+        future: The caller who waits for the outcome. An entry without one is a
+            worker's own, and is kept while the store is unavailable.
+        subject: The execution that it reports of.
+        begun: How many attempts it handed out.
+    """
+
+    __slots__ = ("begun", "decide", "future", "result", "subject", "transition")
+
+    def __init__(
+        self,
+        decide: Callable[[FlowHandle], tuple[Event | None, Any]],
+        future: asyncio.Future[Any] | None,
+        subject: str | None,
+    ) -> None:
+        self.decide = decide
+        self.future = future
+        self.subject = subject
+        self.begun = 0
+        self.result: Any = None
+        self.transition: Transition | None = None
+
+    def refuse(self, error: BaseException) -> bool:
+        """Tell whoever waits; return False when nobody does."""
+        if self.future is None:
+            return False
+        if not self.future.done():
+            self.future.set_exception(error)
+        return True
+
+
+class FlowHandle:
+    """One owned flow in memory.
+
+    Args:
+        owner: The executor.
+        served: Its table and machine.
+        state: Its committed state.
+    """
+
+    def __init__(self, owner: Owner, served: Served, state: FlowState) -> None:
+        self._owner = owner
+        self._store = owner.store
+        self._machine = served.machine
+        self.table = served.table
+        self.flow_id = state.header.flow_id
+        self.state = state
+        self.durable_version = state.header.version
+        self.attributes = Attributes(owner.store.reader(self.flow_id))
+        self.attempts: dict[str, Attempt] = {}
+        self._entries: deque[_Entry] = deque()
+        self._in_store = 0
+        self._is_behind = False
+        self._refusal: BaseException | None = None
+        self._refusals = 0
+        self._alarm: Alarm | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._is_dropped = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is under way in this process."""
+        return not self._entries and not self.attempts and not self._is_behind
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether it must stay in memory to wake by itself."""
+        return self.state.header.wake_at is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that it has applied is durable."""
+        return not self._entries
+
+    # Events in
+
+    def submit(self, event: Event) -> None:
+        """Take an event of this worker's own; it is kept until the store has it."""
+        subject = getattr(event, "execution_id", None)
+        self._take(_Entry(lambda _: (event, None), None, subject))
+
+    def request(
+        self, decide: Callable[[FlowHandle], tuple[Event | None, T]]
+    ) -> asyncio.Future[T]:
+        """Take a caller's request.
+
+        Args:
+            decide: Returns the event, or None when nothing changes, and what
+                the caller gets once it is durable. It may run again, on
+                fresher state.
+
+        Returns:
+            What ``decide`` returned, raised, or `CommitConflict` when the flow
+            turned out to be another worker's.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._take(_Entry(decide, future, None))
+        return future
+
+    def tick(self) -> None:
+        """Let what is due happen, as far as there are slots."""
+        now = self._store.clock.now()
+        state = self.state
+        if self._is_behind or state.header.status is not FlowStatus.RUNNING:
+            return
+        is_due = any(at <= now for at in state.timed.values())
+        can_begin = self._owner.free_slots() > 0 and any(
+            state.executions[name].due_at <= now for name in state.runnable
+        )
+        if is_due or can_begin:
+            self.submit(TimeAdvanced())
+        elif state.runnable:
+            self._owner.starve(self)
+
+    def _take(self, entry: _Entry) -> None:
+        if self._is_behind:
+            self._entries.append(entry)  # applied when fresh state has been loaded
+            return
+        try:
+            self._apply(entry)
+        except DexAgentsError as error:
+            if not entry.refuse(error):
+                self._owner.refused(self, error)
+        except Exception as error:  # noqa: BLE001 - a handler's own error goes to its caller
+            if not entry.refuse(error):
+                raise
+
+    def _apply(self, entry: _Entry) -> None:
+        event, entry.result = entry.decide(self)
+        if event is None:
+            _resolve(entry)
+            return
+        now = self._store.clock.now()
+        transition = self._machine.apply(self.state, event, now, self._owner.free_slots())
+        entry.transition = transition
+        entry.begun = sum(isinstance(effect, Begin) for effect in transition.effects)
+        self._owner.take_slots(entry.begun)
+        if self.state.runnable and self._owner.free_slots() <= 0:
+            self._owner.starve(self)
+        self.attributes.write(transition.changes.attributes)
+        self._entries.append(entry)
+        self._in_store += 1
+        self._store.commit(
+            Commit(
+                self.flow_id,
+                self._owner.worker,
+                transition.changes,
+                partial(self._committed, entry),
+            )
+        )
+
+    # Durable, or not
+
+    def _committed(self, entry: _Entry, error: BaseException | None) -> None:
+        self._in_store -= 1
+        if error is None and not self._is_behind:
+            self._entries.popleft()
+            self._refusals = 0
+            self._perform(entry)
+            return
+        # Whatever was queued behind a refused commit is refused too: wait for all of it.
+        self._is_behind = True
+        self._refusal = self._refusal or error
+        if not self._in_store:
+            self._recover()
+
+    def _perform(self, entry: _Entry) -> None:
+        assert entry.transition is not None  # noqa: S101 - it was committed
+        header = entry.transition.changes.header
+        self.durable_version = header.version
+        for effect in entry.transition.effects:
+            if isinstance(effect, Begin):
+                attempt = self._owner.begin(self, effect.execution)
+                self.attempts[effect.execution.id] = attempt
+            else:
+                self._cancel(effect)
+        _resolve(entry)
+        self._set_alarm(header.wake_at)
+
+    def _cancel(self, effect: Cancel) -> None:
+        attempt = self.attempts.pop(effect.execution_id, None)
+        if attempt is not None:
+            attempt.cancel()
+
+    def ended(self, attempt: Attempt, event: Event | None) -> None:
+        """Take what an attempt reports."""
+        if self.attempts.get(attempt.execution.id) is attempt:
+            del self.attempts[attempt.execution.id]
+        self._owner.take_slots(-1)
+        if event is not None and not self._is_dropped:
+            self.submit(event)
+
+    def _set_alarm(self, wake_at: float | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if wake_at:
+            self._alarm = self._store.clock.call_at(wake_at, self.tick)
+
+    # Starting over from fresh state
+
+    def refresh(self) -> None:
+        """Load fresh state, because another process changed the flow."""
+        if not self._is_behind and not self._in_store:
+            self._is_behind = True
+            self._recover()
+
+    def _recover(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        for entry in self._entries:
+            self._owner.take_slots(-entry.begun)
+            entry.begun = 0
+        if isinstance(refusal, StoreError):
+            self._reload_later(refusal)
+        else:
+            self._reload()
+
+    def _reload_later(self, error: StoreError) -> None:
+        """Tell callers that the store cannot take their request; keep what attempts did."""
+        self._entries = deque(each for each in self._entries if not each.refuse(error))
+        self._owner.store_refused(self, error)
+        delay = _RETRY_SECONDS[min(self._refusals, len(_RETRY_SECONDS) - 1)]
+        self._refusals += 1
+        self._retry = asyncio.get_running_loop().call_later(delay, self._reload)
+
+    def _reload(self) -> None:
+        self._retry = None
+        try:
+            state = self._store.load(self.flow_id)
+            owned = self._store.owned_versions(self._owner.worker, [self.flow_id])
+        except StoreError as error:
+            self._reload_later(error)
+            return
+        entries, self._entries = self._entries, deque()
+        self._is_behind = False
+        if state is None or self.flow_id not in owned:
+            self._lose(entries)
+        else:
+            self._start_over(state, entries)
+
+    def _start_over(self, state: FlowState, entries: deque[_Entry]) -> None:
+        self.state = state
+        self.durable_version = state.header.version
+        self.attributes = Attributes(self._store.reader(self.flow_id))
+        for attempt in list(self.attempts.values()):
+            execution = state.executions.get(attempt.execution.id)
+            if execution is None or execution.attempt != attempt.execution.attempt:
+                del self.attempts[attempt.execution.id]
+                attempt.cancel()
+        known = {*self.attempts, *(entry.subject for entry in entries)}
+        for execution_id in [each for each in state.running if each not in known]:
+            # Handed out by a commit that was durable although it seemed to fail.
+            attempt_number = state.executions[execution_id].attempt
+            self.submit(AttemptAbandoned(execution_id, attempt_number))
+        for entry in entries:
+            self._take(entry)
+        self._set_alarm(state.header.wake_at)
+        self.tick()
+
+    def _lose(self, entries: deque[_Entry]) -> None:
+        """Give the flow up: another worker owns it, or it is gone."""
+        self._owner.drop(self)
+        for entry in entries:
+            if not entry.refuse(CommitConflict()):
+                self._owner.refused(self, StaleAttemptError(entry.subject or self.flow_id, 0))
+
+    def close(self) -> None:
+        """Stop every attempt here, without reporting; the store stays as it is."""
+        self._is_dropped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+        attempts, self.attempts = self.attempts, {}
+        for attempt in attempts.values():
+            attempt.cancel()
+
+
+def _resolve(entry: _Entry) -> None:
+    if entry.future is not None and not entry.future.done():
+        entry.future.set_result(entry.result)

@@ -1,0 +1,270 @@
+"""A flow as a table of rows, which checks itself and draws itself, and knows no engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any
+
+from dex_agents.encoding import require_codec
+from dex_agents.errors import FlowDefinitionError, UndeclaredStepError
+from dex_agents.table.persistence import (
+    Attribute,
+    AttributeMap,
+    Channel,
+    ChannelMap,
+    Loadable,
+    PersistenceRow,
+    Stream,
+)
+from dex_agents.table.steps import Movement, Rpc, Step, StepContext, StepOptions
+
+__all__ = ("AttemptFacts", "FlowTable")
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """What a table's author knows about a Step attempt that its trace and logs should show.
+
+    Attributes:
+        span_name: In place of the Step's name, or None.
+        is_client: Whether the attempt calls a remote service.
+        carrier: The W3C carrier of the trace that the attempt belongs to.
+        attributes: For the span only.
+        tags: Short identifiers for both the span and the log lines.
+    """
+
+    span_name: str | None = None
+    is_client: bool = False
+    carrier: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def _no_facts(_step: str, _context: StepContext, _input: Any) -> AttemptFacts:
+    return AttemptFacts()
+
+
+@dataclass(frozen=True)
+class FlowTable:
+    """Everything that an engine must know to run a flow.
+
+    Attributes:
+        flow_type: Names this kind of flow; letters, digits, ``.``, ``_`` and ``-``.
+        steps: The Step rows; the first is the start Step.
+        rpcs: The RPC rows.
+        persistence: The Attributes, Channels and Streams.
+        facts: Describes an attempt to telemetry: ``(step, context, input)``.
+
+    Raises:
+        FlowDefinitionError: With everything that is wrong with the rows.
+    """
+
+    flow_type: str
+    steps: tuple[Step[Any], ...]
+    rpcs: tuple[Rpc[Any, Any], ...] = ()
+    persistence: tuple[PersistenceRow, ...] = ()
+    facts: Callable[[str, StepContext, Any], AttemptFacts] = field(
+        default=_no_facts, compare=False, repr=False
+    )
+    _steps: dict[str, Step[Any]] = field(init=False, compare=False, repr=False)
+    _rpcs: dict[str, Rpc[Any, Any]] = field(init=False, compare=False, repr=False)
+    _rows: dict[str, PersistenceRow] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_steps", {step.name: step for step in self.steps})
+        object.__setattr__(self, "_rpcs", {rpc.name: rpc for rpc in self.rpcs})
+        object.__setattr__(self, "_rows", {row.name: row for row in self.persistence})
+        if problems := list(_problems(self)):
+            raise FlowDefinitionError(self.flow_type, problems)
+
+    @property
+    def start_step(self) -> Step[Any]:
+        """The Step that a new flow begins with."""
+        return self.steps[0]
+
+    def step(self, name: str) -> Step[Any]:
+        """Return a Step row by name; ``KeyError`` when there is none."""
+        return self._steps[name]
+
+    def rpc(self, name: str) -> Rpc[Any, Any]:
+        """Return an RPC row by name; ``KeyError`` when there is none."""
+        return self._rpcs[name]
+
+    def has_wait(self, step: str) -> bool:
+        """Return whether a Step has a ``wait_for``."""
+        return self._steps[step].wait_for is not None
+
+    def options(self, step: str) -> StepOptions:
+        """Return the options that a Step has when its movement brings none."""
+        return self._steps[step].options
+
+    def declares(self, row: PersistenceRow) -> bool:
+        """Return whether a row, or the map that it is an instance of, is in the table."""
+        owner = getattr(row, "map", None) or row
+        found = self._rows.get(owner.name)
+        return found is owner or found == owner
+
+    def require_next(self, source: Step[Any] | Rpc[Any, Any], movement: Movement) -> None:
+        """Raise `UndeclaredStepError` unless the source row declares the movement's Step."""
+        if movement.step not in source.next_steps:
+            raise UndeclaredStepError(source.name, movement.step)
+
+    def to_mermaid(self) -> str:
+        """Return the flow as a Mermaid flowchart: solid for next Steps, dotted for failures."""
+        lines = ["flowchart TD", f"    start([start]) --> {self.start_step.name}"]
+        lines += [f"    {rpc.name}[/{rpc.name}/]" for rpc in self.rpcs if rpc.next_steps]
+        for row in (*self.steps, *self.rpcs):
+            lines += [f"    {row.name} --> {target}" for target in row.next_steps]
+        for step in self.steps:
+            if step.options.failure_step:
+                lines.append(f"    {step.name} -. used up .-> {step.options.failure_step}")
+        lines += [f"    {step.name} --> ended([branch ends])" for step in self.steps if not step.next_steps]
+        return "\n".join(lines) + "\n"
+
+
+def _problems(table: FlowTable) -> Iterator[str]:
+    """Yield everything that is wrong with a table, so that its author mends it in one go."""
+    if not table.steps:
+        yield "it has no Steps"
+        return
+    yield from _name_problems(table)
+    yield from _target_problems(table)
+    yield from _load_problems(table)
+    yield from _type_problems(table)
+    yield from _number_problems(table)
+
+
+def _name_problems(table: FlowTable) -> Iterator[str]:
+    named = [("flow type", table.flow_type)]
+    named += [("Step", step.name) for step in table.steps]
+    named += [("RPC", rpc.name) for rpc in table.rpcs]
+    named += [(type(row).__name__, row.name) for row in table.persistence]
+    for kind, name in named:
+        allowed = _NAME_CHARACTERS if kind != "Stream" else _NAME_CHARACTERS | {"/"}
+        if not name or not set(name) <= allowed:
+            yield f"{kind} {name!r} is not a name: use letters, digits, '.', '_' and '-'"
+    for kinds, names in (
+        ("Steps", [step.name for step in table.steps]),
+        ("RPCs", [rpc.name for rpc in table.rpcs]),
+        ("Attributes, Channels or Streams", [row.name for row in table.persistence]),
+    ):
+        yield from (
+            f"{count} {kinds} are called {name}"
+            for name, count in Counter(names).items()
+            if count > 1
+        )
+    for row in table.persistence:
+        if getattr(row, "map", None) is not None:
+            yield f"{row.name} is one instance; declare its map {row.name.split('/')[0]}"
+
+
+def _target_problems(table: FlowTable) -> Iterator[str]:
+    known = {step.name for step in table.steps}
+    for row in (*table.steps, *table.rpcs):
+        yield from (
+            f"{row.name} may go to {target}, which is no Step of the table"
+            for target in row.next_steps
+            if target not in known
+        )
+    for step in table.steps:
+        failure_step = step.options.failure_step
+        if failure_step is not None and failure_step not in known:
+            yield f"{step.name} fails to {failure_step}, which is no Step of the table"
+        elif failure_step is not None and table.step(failure_step).input != step.input:
+            yield f"{step.name} fails to {failure_step}, which takes another input"
+    yield from _failure_cycles(table)
+    yield from (
+        f"{name} can never be reached from {table.start_step.name} or an RPC"
+        for name in sorted(known - _reachable(table))
+    )
+
+
+def _failure_cycles(table: FlowTable) -> Iterator[str]:
+    routes = {step.name: step.options.failure_step for step in table.steps}
+    for name in routes:
+        seen, current = {name}, routes[name]
+        while current is not None and current not in seen:
+            seen.add(current)
+            current = routes.get(current)
+        if current == name:
+            yield f"the failure route of {name} leads back to {name}"
+
+
+def _reachable(table: FlowTable) -> set[str]:
+    reached: set[str] = set()
+    frontier = [table.start_step.name]
+    frontier += [target for rpc in table.rpcs for target in rpc.next_steps]
+    while frontier:
+        name = frontier.pop()
+        if name in reached or name not in {step.name for step in table.steps}:
+            continue
+        reached.add(name)
+        step = table.step(name)
+        frontier += step.next_steps
+        if step.options.failure_step:
+            frontier.append(step.options.failure_step)
+    return reached
+
+
+def _load_problems(table: FlowTable) -> Iterator[str]:
+    for name, options in _all_options(table):
+        for row in (*options.loads, *options.locks):
+            if not table.declares(row):
+                yield f"{name} loads or locks {row.name}, which the table does not declare"
+        yield from _useless_loads(name, options.loads)
+    for rpc in table.rpcs:
+        for row in (*rpc.loads, *rpc.locks):
+            if not table.declares(row):
+                yield f"{rpc.name} loads or locks {row.name}, which the table does not declare"
+        yield from _useless_loads(rpc.name, rpc.loads)
+        if rpc.is_read_only and (rpc.locks or rpc.next_steps):
+            yield f"{rpc.name} is read-only, so it can neither lock nor go to a Step"
+
+
+def _useless_loads(name: str, loads: tuple[Loadable, ...]) -> Iterator[str]:
+    for row in loads:
+        if isinstance(row, Attribute) and row.map is None:
+            yield f"{name} loads {row.name}, but plain Attributes are always loaded"
+
+
+def _all_options(table: FlowTable) -> Iterator[tuple[str, StepOptions]]:
+    for step in table.steps:
+        yield step.name, step.options
+        if step.options.failure_options:
+            yield f"the failure route of {step.name}", step.options.failure_options
+
+
+def _type_problems(table: FlowTable) -> Iterator[str]:
+    typed: list[tuple[str, Any]] = [(step.name, step.input) for step in table.steps]
+    typed += [(rpc.name, tp) for rpc in table.rpcs for tp in (rpc.input, rpc.output)]
+    typed += [(row.name, row.type) for row in table.persistence]
+    for name, tp in typed:
+        try:
+            require_codec(tp)
+        except (TypeError, NameError) as error:
+            yield f"{name} has type {getattr(tp, '__name__', tp)}, which cannot be encoded: {error}"
+    for row in table.persistence:
+        if row.type is NoneType:
+            yield f"{row.name} can only hold None, which means that it has no value"
+
+
+def _number_problems(table: FlowTable) -> Iterator[str]:
+    for name, options in _all_options(table):
+        times = (options.execute_timeout, options.wait_for_timeout, options.heartbeat_timeout)
+        if min(times) <= 0:
+            yield f"{name} has a timeout that is not above 0 seconds"
+        retry = options.retry
+        if retry.max_attempts < 0 or retry.coefficient < 1:
+            yield f"{name} retries with max_attempts below 0 or a coefficient below 1"
+        if min(retry.initial_seconds, retry.max_seconds, retry.total_seconds) < 0:
+            yield f"{name} retries with negative seconds"
+    for row in table.persistence:
+        if isinstance(row, Stream) and row.capacity_bytes <= 0:
+            yield f"Stream {row.name} has a capacity that is not above 0 bytes"
+        if not isinstance(row, Attribute | AttributeMap | Channel | ChannelMap | Stream):
+            yield f"{row!r} is not an Attribute, a Channel, a map of them, or a Stream"
