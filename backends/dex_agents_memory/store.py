@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from msgspec import Raw
@@ -77,6 +78,10 @@ class MemoryStore:
         """Nothing to do: what was written stays readable."""
 
     # Reading
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Return a block that does nothing: no write can come between two reads."""
+        return nullcontext()
 
     def load(self, flow_id: str) -> FlowState | None:
         """Return a flow's state."""

@@ -122,9 +122,10 @@ class LocalBackend:
         machine = Machine(TableRules(table))
         clock = self._store.clock
         if call.row.is_read_only:
-            state = self._require(flow_id)
-            attributes = Attributes(self._store.reader(flow_id))
-            return call.run(state, attributes, machine, clock)[1]
+            with self._store.snapshot():
+                state = self._require(flow_id)
+                attributes = Attributes(self._store.reader(flow_id))
+                return call.run(state, attributes, machine, clock)[1]
 
         def decide(state: FlowState, attributes: Attributes) -> tuple[Event | None, Any]:
             if not state.header.version:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from msgspec import Raw, Struct
@@ -145,6 +146,10 @@ class Store(Protocol):
         ...
 
     # Reading
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Return a block in which every read sees one committed state."""
+        ...
 
     def load(self, flow_id: str) -> FlowState | None:
         """Return a flow's committed state."""

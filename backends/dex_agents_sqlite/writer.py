@@ -1,0 +1,160 @@
+"""The one writer of a process: what waits together is committed together.
+
+Statements run in the event loop, where they cost microseconds. The commit,
+which waits for the disk, runs in a thread; whatever arrives meanwhile is the
+next group. A lock that another process holds is tried again from the loop,
+which never blocks on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import apsw
+
+from dex_agents.errors import StoreError
+from dex_agents.executor import Done
+from dex_agents_sqlite.connection import translated
+
+__all__ = ("Operation", "Writer")
+
+_LOCK_PATIENCE_SECONDS = 10.0
+
+
+class Operation:
+    """Something to write.
+
+    Args:
+        write: Runs inside the transaction. What it raises is told to ``done``
+            alone, and it must not have written anything then.
+        done: Told once it is durable, or why it is not.
+    """
+
+    __slots__ = ("done", "refusal", "write")
+
+    def __init__(self, write: Callable[[apsw.Connection], None], done: Done) -> None:
+        self.write = write
+        self.done = done
+        self.refusal: BaseException | None = None
+
+
+class Writer:
+    """Writes in groups.
+
+    Args:
+        path: The store's file.
+        connection: Used by this writer alone.
+        committed: Called after each group.
+    """
+
+    def __init__(
+        self, path: Path, connection: apsw.Connection, committed: Callable[[], None]
+    ) -> None:
+        self._path = path
+        self._connection = connection
+        self._committed = committed
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "dex-agents-commit")
+        self._waiting: list[Operation] = []
+        self._is_scheduled = False
+        self._is_committing = False
+        self._locked_since: float | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, operation: Operation) -> None:
+        """Queue something to write; the group is closed when the loop next turns."""
+        self._waiting.append(operation)
+        self._idle.clear()
+        if not self._is_scheduled and not self._is_committing:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def data_version(self) -> int | None:
+        """Return a number that changes when another process commits; None while committing."""
+        if self._is_committing:
+            return None
+        return int(self._connection.pragma("data_version"))
+
+    async def close(self) -> None:
+        """Write what waits, then stop."""
+        await self._idle.wait()
+        self._thread.shutdown()
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError as error:
+            self._wait_for_lock(error)
+            return
+        except apsw.Error as error:
+            self._finish(self._take(), translated(self._path, error))
+            return
+        self._locked_since = None
+        group = self._take()
+        try:
+            for operation in group:
+                self._write(operation)
+        except Exception as error:  # noqa: BLE001 - the disk's refusal concerns the whole group
+            self._roll_back()
+            self._finish(group, translated(self._path, error))
+            return
+        self._is_committing = True
+        self._thread.submit(self._connection.execute, "COMMIT").add_done_callback(
+            lambda future: self._loop.call_soon_threadsafe(self._end, group, future)
+        )
+
+    def _take(self) -> list[Operation]:
+        group, self._waiting = self._waiting, []
+        return group
+
+    def _write(self, operation: Operation) -> None:
+        try:
+            operation.write(self._connection)
+        except (apsw.Error, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 - its own refusal concerns nobody else
+            operation.refusal = error
+
+    def _wait_for_lock(self, error: apsw.Error) -> None:
+        now = self._loop.time()
+        self._locked_since = self._locked_since or now
+        if now - self._locked_since > _LOCK_PATIENCE_SECONDS:
+            self._locked_since = None
+            self._finish(self._take(), translated(self._path, error))
+            return
+        self._is_scheduled = True
+        self._loop.call_later(random.uniform(0.0005, 0.003), self._begin)  # noqa: S311 - jitter
+
+    def _end(self, group: list[Operation], future: Future[apsw.Cursor]) -> None:
+        self._is_committing = False
+        error = future.exception()
+        if error is not None:
+            self._roll_back()
+            self._finish(group, translated(self._path, error))
+        else:
+            self._finish(group, None)
+            self._committed()
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except apsw.Error:
+            pass  # SQLite has rolled back by itself, as it does after some errors
+
+    def _finish(self, group: list[Operation], error: StoreError | None) -> None:
+        for operation in group:
+            operation.done(error or operation.refusal)
+        if not self._waiting:
+            self._idle.set()
+        elif not self._is_scheduled and not self._is_committing:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+
+
