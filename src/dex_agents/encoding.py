@@ -7,9 +7,11 @@ hold more than JSON can, one rule each applies, the same everywhere:
 - a lone surrogate in text becomes U+FFFD, because UTF-8 cannot carry it;
 - NaN and the infinities become ``null``, as in JavaScript;
 - a tuple becomes a list;
-- NUL and integers of any size are kept;
+- NUL is kept, and so are integers of up to 4300 digits, Python's own limit for
+  reading one from text; a longer one is refused;
 - anything else that is not JSON (bytes, dates, sets, objects, keys that are
-  not strings) is refused with an error that names where it stands;
+  not strings, keys that a rule above makes equal) is refused with an error
+  that names where it stands;
 - nesting beyond `MAX_DEPTH` levels is refused, so that whatever was stored
   can be read again on any stack.
 """
@@ -43,6 +45,10 @@ def _decoder(tp: Any) -> msgspec.json.Decoder[Any]:
 def require_codec(tp: Any) -> None:
     """Raise ``TypeError`` when values of this type can be neither encoded nor decoded."""
     _decoder(tp)
+    try:
+        msgspec.json.schema_components([tp])  # a decoder leaves unknown classes to a hook
+    except TypeError as error:
+        raise TypeError("it needs a class that JSON has no form for") from error
 
 
 def encode(value: Any, what: str = "value") -> bytes:
@@ -104,8 +110,6 @@ def json_value(value: Any, what: str) -> Any:
 
 
 def _walk(value: Any, path: str, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise EncodingError(path.split(".")[0].split("[")[0], f"nested over {MAX_DEPTH} levels")
     if isinstance(value, str):
         return clean_text(value)
     if value is None or isinstance(value, bool):
@@ -114,14 +118,23 @@ def _walk(value: Any, path: str, depth: int) -> Any:
         return _walk_int(value, path)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
-        return [_walk(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if not isinstance(value, list | tuple | dict):
+        raise EncodingError(path, f"{type(value).__name__} is not JSON; convert it first")
+    if depth >= MAX_DEPTH:
+        raise EncodingError(path.split(".")[0].split("[")[0], f"nested over {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {
-            _walk_key(key, path): _walk(item, f"{path}.{key}", depth + 1)
-            for key, item in value.items()
-        }
-    raise EncodingError(path, f"{type(value).__name__} is not JSON; convert it first")
+        return _walk_dict(value, path, depth)
+    return [_walk(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+
+def _walk_dict(value: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
+    walked: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _walk_key(key, path)
+        if name in walked:
+            raise EncodingError(path, f"two keys become {name!r} without their lone surrogates")
+        walked[name] = _walk(item, f"{path}.{name}", depth + 1)
+    return walked
 
 
 def _walk_key(key: Any, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from msgspec import Raw
 from dex_agents.encoding import clean_text, decode
 from dex_agents.errors import EncodingError
 from dex_agents.executor.attributes import AttributeView
-from dex_agents.executor.clock import Alarm, Clock
+from dex_agents.executor.clock import Clock
 from dex_agents.executor.contexts import AttemptContext, encoded
 from dex_agents.machine import (
     AttemptFailed,
@@ -83,20 +84,39 @@ class Attempt:
         self._report: Callable[[Attempt, Event | None], None] | None = report
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._last_beat = clock.now()
-        self._alarms: list[Alarm] = []
+        self._begun_at = self._last_beat = clock.now()
+        self._kept_alive = 0
         self._trace: AttemptTelemetry | None = None
         self._context = AttemptContext(execution, table, state, view, options.loads, self)
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, context: Any) -> None:
+    def start(self, context: contextvars.Context) -> None:
         """Begin in a task with a copy of this context of variables."""
-        is_wait = self.execution.phase is Phase.WAIT_FOR
-        options = self._options
-        timeout = options.wait_for_timeout if is_wait else options.execute_timeout
-        self._arm(self._last_beat + timeout, lambda: self._time_out(timeout))
-        self._watch_heartbeat()
         self._task = self._loop.create_task(self._run(), context=context.copy())
+
+    @property
+    def _timeout(self) -> float:
+        is_wait = self.execution.phase is Phase.WAIT_FOR
+        return self._options.wait_for_timeout if is_wait else self._options.execute_timeout
+
+    @property
+    def deadline(self) -> float:
+        """When the attempt counts as dead, unless it gives a sign of life before."""
+        return min(
+            self._begun_at + self._timeout, self._last_beat + self._options.heartbeat_timeout
+        )
+
+    def check(self, now: float) -> None:
+        """Fail the attempt if it has taken too long, or has been silent for too long."""
+        if self._kept_alive:
+            self._last_beat = now  # the loop that would have recorded a sign of life is running
+        if now >= self._begun_at + self._timeout:
+            detail = f"The attempt took longer than its timeout of {self._timeout:g} s."
+            self._fail(Failure(detail, "dex_agents.AttemptTimeout"))
+        elif now >= self._last_beat + self._options.heartbeat_timeout:
+            seconds = self._options.heartbeat_timeout
+            detail = f"The attempt gave no sign of life for {seconds:g} s."
+            self._fail(Failure(detail, "dex_agents.HeartbeatTimeout"))
 
     def cancel(self) -> None:
         """Stop the handler; nothing is reported."""
@@ -130,20 +150,14 @@ class Attempt:
         self._append(stream, payload)
 
     @contextmanager
-    def keep_alive(self, seconds: float) -> Iterator[None]:
-        """Record a sign of life every so many seconds while the block runs."""
-        alarm: Alarm
-
-        def beat() -> None:
-            nonlocal alarm
-            self.beat()
-            alarm = self._clock.call_at(self._clock.now() + seconds, beat)
-
-        alarm = self._clock.call_at(self._clock.now() + seconds, beat)
+    def keep_alive(self, seconds: float) -> Iterator[None]:  # noqa: ARG002 - see check
+        """Keep the heartbeat timeout away while the block runs."""
+        self._kept_alive += 1
         try:
             yield
         finally:
-            alarm.cancel()
+            self._kept_alive -= 1
+            self.beat()
 
     def trace_carrier(self) -> dict[str, str]:
         """Return the W3C carrier of the attempt's span."""
@@ -216,28 +230,10 @@ class Attempt:
         report, self._report = self._report, None
         if report is None:
             return
-        for alarm in self._alarms:
-            alarm.cancel()
         self._view.close()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         report(self, event)
-
-    def _time_out(self, seconds: float) -> None:
-        detail = f"The attempt took longer than its timeout of {seconds:g} s."
-        self._fail(Failure(detail, "dex_agents.AttemptTimeout"))
-
-    def _watch_heartbeat(self) -> None:
-        deadline = self._last_beat + self._options.heartbeat_timeout
-        if self._clock.now() < deadline:
-            self._arm(deadline, self._watch_heartbeat)
-        else:
-            seconds = self._options.heartbeat_timeout
-            detail = f"The attempt gave no sign of life for {seconds:g} s."
-            self._fail(Failure(detail, "dex_agents.HeartbeatTimeout"))
-
-    def _arm(self, when: float, callback: Callable[[], None]) -> None:
-        self._alarms.append(self._clock.call_at(when, callback))
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -15,6 +15,7 @@ from dex_agents.errors import DexAgentsError, StoreError
 from dex_agents.executor.attempt import Attempt
 from dex_agents.executor.handle import FlowHandle, Served
 from dex_agents.executor.store import Store
+from dex_agents.executor.watchdog import Watchdog
 from dex_agents.machine import (
     AttemptsLost,
     Event,
@@ -76,6 +77,7 @@ class Executor:
         self._is_claiming = False
         self._tasks: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
+        self._watchdog = Watchdog(store.clock)
         self._ended = asyncio.Event()
 
     # Life
@@ -109,6 +111,7 @@ class Executor:
         for handle in list(self._handles.values()):
             handle.close()
         self._handles.clear()
+        self._watchdog.close()
         self.store.release(self.worker)
 
     async def _wait_until(self, is_done: Callable[[FlowHandle], bool], deadline: float) -> None:
@@ -246,6 +249,7 @@ class Executor:
             append=partial(self._append, handle.flow_id),
             report=partial(self._report, handle),
         )
+        self._watchdog.add(attempt)
         attempt.start(self._context)
         return attempt
 
@@ -253,6 +257,7 @@ class Executor:
         self.store.append(flow_id, stream.name, payload, stream.capacity_bytes)
 
     def _report(self, handle: FlowHandle, attempt: Attempt, event: Event | None) -> None:
+        self._watchdog.remove(attempt)
         handle.ended(attempt, event)
         self._feed()
         self._ended.set()

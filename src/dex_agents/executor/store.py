@@ -88,6 +88,8 @@ class ChangeSignal:
 
     def notify(self) -> None:
         """Wake everybody who waits."""
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():

@@ -21,9 +21,10 @@ decided by the order of scheduling.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from msgspec import Raw
+from msgspec import Raw, json
 from msgspec.structs import replace
 
 from dex_agents.errors import (
@@ -136,11 +137,19 @@ def _check(state: FlowState, event: Event) -> None:
         execution = state.executions.get(event.execution_id)
         if execution is None or not execution.is_running or execution.attempt != event.attempt:
             raise StaleAttemptError(event.execution_id, event.attempt)
-        wanted = {WaitReturned: Phase.WAIT_FOR, ExecuteReturned: Phase.EXECUTE}.get(type(event))
+        wanted = _phase_of(event)
         if wanted is not None and execution.phase is not wanted:
             raise StaleAttemptError(event.execution_id, event.attempt)
     elif header.status is not FlowStatus.RUNNING:
         raise FlowNotActiveError(header.flow_id, header.status)
+
+
+def _phase_of(
+    event: WaitReturned | ExecuteReturned | AttemptFailed | AttemptAbandoned,
+) -> Phase | None:
+    if isinstance(event, WaitReturned):
+        return Phase.WAIT_FOR
+    return Phase.EXECUTE if isinstance(event, ExecuteReturned) else event.phase
 
 
 class _Step:
@@ -191,7 +200,13 @@ class _Step:
         self._record_attempt(HistoryEvent.WAIT_FOR_COMPLETED, execution)
         self._write(event.writes)
         waiting = replace(
-            execution, phase=Phase.WAITING, is_running=False, wait=event.wait, attempt=0
+            execution,
+            phase=Phase.WAITING,
+            is_running=False,
+            wait=event.wait,
+            attempt=0,
+            last_failure=None,  # attempts of execute are counted, and linked, among themselves
+            last_carrier={},
         )
         self._put(waiting)
         self.ready[waiting.id] = None
@@ -215,12 +230,22 @@ class _Step:
     def attempt_abandoned(self, event: AttemptAbandoned) -> None:
         execution = self.state.executions[event.execution_id]
         attempt = execution.attempt - 1
-        self._put(replace(execution, attempt=attempt, is_running=False, due_at=0.0))
+        self._put(
+            replace(
+                execution,
+                attempt=attempt,
+                is_running=False,
+                due_at=0.0,
+                # What never began neither counts towards the total time nor holds a lock.
+                first_attempt_at=execution.first_attempt_at if attempt else 0.0,
+                locks=execution.locks if attempt else (),
+            )
+        )
 
     def attempts_lost(self, event: AttemptsLost) -> None:
-        for execution_id in list(self.state.running):
+        for execution in self._in_order(self.state.running):
             if self.status is FlowStatus.RUNNING:
-                self._fail(self.state.executions[execution_id], event.failure, None, {})
+                self._fail(execution, event.failure, None, {})
 
     def rpc_returned(self, event: RpcReturned) -> None:
         self._record(HistoryEvent.RPC_COMPLETED, step_type=event.rpc)
@@ -230,8 +255,7 @@ class _Step:
             self._schedule(movement, f"__rpc/{event.rpc}")
 
     def time_advanced(self, _event: TimeAdvanced) -> None:
-        due = [name for name, at in self.state.timed.items() if at <= self.now]
-        self.ready.update(dict.fromkeys(due))
+        """Do nothing: every transition looks at what is due."""
 
     def flow_stopped(self, event: FlowStopped) -> None:
         self._close(FlowStatus.STOPPED, Failure(event.reason, "") if event.reason else None)
@@ -314,12 +338,11 @@ class _Step:
         elif close is Close.FORCE_COMPLETE:
             self._close(FlowStatus.COMPLETED)
         elif close is Close.FORCE_FAIL:
-            reason = bytes(output or b'""').decode()
-            self._close(FlowStatus.FAILED, Failure(reason.strip('"'), ""))
+            self._close(FlowStatus.FAILED, Failure(_reason(output), ""))
 
     def _close(self, status: FlowStatus, failure: Failure | None = None) -> None:
-        for execution_id in list(self.state.executions):
-            self._cancel(execution_id)
+        for execution in self._in_order(self.state.executions):
+            self._cancel(execution.id)
         self.status = status
         self.closed_at = self.now
         self.failure = failure
@@ -327,13 +350,13 @@ class _Step:
 
     def _cancel_steps(self, steps: tuple[str, ...]) -> None:
         if steps:
-            for execution in list(self.state.executions.values()):
+            for execution in self._in_order(self.state.executions):
                 if execution.step in steps:
                     self._cancel(execution.id)
 
     def _cancel_siblings(self, steps: tuple[str, ...], origin: str) -> None:
         if steps:
-            for execution in list(self.state.executions.values()):
+            for execution in self._in_order(self.state.executions):
                 if execution.step in steps and execution.origin == origin:
                     self._cancel(execution.id)
 
@@ -347,6 +370,8 @@ class _Step:
     # Waits and attempts
 
     def _end_waits(self) -> None:
+        due = [name for name, at in self.state.timed.items() if at <= self.now]
+        self.ready.update(dict.fromkeys(due))
         for execution in self._in_order(self.ready):
             if execution.phase is not Phase.WAITING or execution.wait is None:
                 continue
@@ -411,7 +436,7 @@ class _Step:
     def _options(self, execution: Execution) -> ExecutionOptions:
         return execution.options or self.rules.options(execution.step)
 
-    def _in_order(self, names: dict[str, None]) -> list[Execution]:
+    def _in_order(self, names: Iterable[str]) -> list[Execution]:
         found = [self.state.executions[name] for name in names if name in self.state.executions]
         return sorted(found, key=_order) if len(found) > 1 else found
 
@@ -500,7 +525,16 @@ def _order(execution: Execution) -> int:
 
 def _delay(retry: Retry, attempt: int) -> float:
     exponent = min(attempt - 1, 64)
-    return float(min(retry.initial_seconds * retry.coefficient**exponent, retry.max_seconds))
+    try:
+        delay = retry.initial_seconds * float(retry.coefficient) ** exponent
+    except OverflowError:
+        delay = retry.max_seconds if retry.initial_seconds else 0.0
+    return float(min(delay, retry.max_seconds))
+
+
+def _reason(output: Raw | None) -> str:
+    value = json.decode(output) if output is not None else ""
+    return value if isinstance(value, str) else bytes(output or b"").decode()
 
 
 _HANDLERS = {

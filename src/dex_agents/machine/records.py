@@ -314,13 +314,19 @@ class ExecuteReturned(Struct, frozen=True, tag=True):
 
 
 class AttemptFailed(Struct, frozen=True, tag=True):
-    """An attempt ended without a result: exception, timeout, missed heartbeat, dead worker."""
+    """An attempt ended without a result: exception, timeout, missed heartbeat, dead worker.
+
+    Attributes:
+        phase: Whether it was an attempt of ``wait_for`` or of ``execute``, which
+            are counted apart. None fits either.
+    """
 
     execution_id: str
     attempt: int
     failure: Failure
     retry_after: float | None = None
     carrier: dict[str, str] = field(default_factory=dict)
+    phase: Phase | None = None
 
 
 class AttemptAbandoned(Struct, frozen=True, tag=True):
@@ -328,6 +334,7 @@ class AttemptAbandoned(Struct, frozen=True, tag=True):
 
     execution_id: str
     attempt: int
+    phase: Phase | None = None
 
 
 class AttemptsLost(Struct, frozen=True, tag=True):

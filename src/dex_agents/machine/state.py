@@ -112,7 +112,7 @@ class FlowState:
         if execution.wait is not None:
             for condition in execution.wait.conditions:
                 if isinstance(condition, ChannelWait):
-                    self.waiting_on.get(condition.channel, {}).pop(execution_id, None)
+                    self._forget_waiter(condition.channel, execution_id)
         for name in execution.locks:
             self.locks.pop(name, None)
 
@@ -144,6 +144,12 @@ class FlowState:
                 del self.queues[channel][number]
                 if not self.queues[channel]:
                     del self.queues[channel]
+
+    def _forget_waiter(self, channel: str, execution_id: str) -> None:
+        waiters = self.waiting_on.get(channel, {})
+        waiters.pop(execution_id, None)
+        if not waiters:
+            self.waiting_on.pop(channel, None)
 
     def _index_wait(self, execution: Execution) -> None:
         if execution.wait is None:

@@ -24,6 +24,7 @@ from dex_agents.table.steps import Movement, Rpc, Step, StepContext, StepOptions
 __all__ = ("AttemptFacts", "FlowTable")
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_ROWS = (Attribute, AttributeMap, Channel, ChannelMap, Stream)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class FlowTable:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_steps", {step.name: step for step in self.steps})
         object.__setattr__(self, "_rpcs", {rpc.name: rpc for rpc in self.rpcs})
-        object.__setattr__(self, "_rows", {row.name: row for row in self.persistence})
+        object.__setattr__(
+            self, "_rows", {getattr(row, "name", ""): row for row in self.persistence}
+        )
         if problems := list(_problems(self)):
             raise FlowDefinitionError(self.flow_type, problems)
 
@@ -123,7 +126,11 @@ class FlowTable:
         for step in self.steps:
             if step.options.failure_step:
                 lines.append(f"    {step.name} -. used up .-> {step.options.failure_step}")
-        lines += [f"    {step.name} --> ended([branch ends])" for step in self.steps if not step.next_steps]
+        lines += [
+            f"    {step.name} --> ended([branch ends])"
+            for step in self.steps
+            if not step.next_steps
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -131,6 +138,13 @@ def _problems(table: FlowTable) -> Iterator[str]:
     """Yield everything that is wrong with a table, so that its author mends it in one go."""
     if not table.steps:
         yield "it has no Steps"
+        return
+    if strangers := [row for row in table.persistence if not isinstance(row, _ROWS)]:
+        # Nothing else can be said of a table whose rows are not rows.
+        yield from (
+            f"{row!r} is not an Attribute, a Channel, a map of them, or a Stream"
+            for row in strangers
+        )
         return
     yield from _name_problems(table)
     yield from _target_problems(table)
@@ -177,11 +191,25 @@ def _target_problems(table: FlowTable) -> Iterator[str]:
             yield f"{step.name} fails to {failure_step}, which is no Step of the table"
         elif failure_step is not None and table.step(failure_step).input != step.input:
             yield f"{step.name} fails to {failure_step}, which takes another input"
+        yield from (
+            f"the failure route of {step.name} fails to {name}, which is no Step of the table"
+            for name in _further_routes(step.options)
+            if name not in known
+        )
     yield from _failure_cycles(table)
     yield from (
         f"{name} can never be reached from {table.start_step.name} or an RPC"
         for name in sorted(known - _reachable(table))
     )
+
+
+def _further_routes(options: StepOptions) -> Iterator[str]:
+    """Yield where the failure routes of a failure route lead, by its own options."""
+    route = options.failure_options
+    while route is not None:
+        if route.failure_step is not None:
+            yield route.failure_step
+        route = route.failure_options
 
 
 def _failure_cycles(table: FlowTable) -> Iterator[str]:
@@ -208,6 +236,7 @@ def _reachable(table: FlowTable) -> set[str]:
         frontier += step.next_steps
         if step.options.failure_step:
             frontier.append(step.options.failure_step)
+        frontier += _further_routes(step.options)
     return reached
 
 
@@ -235,8 +264,10 @@ def _useless_loads(name: str, loads: tuple[Loadable, ...]) -> Iterator[str]:
 def _all_options(table: FlowTable) -> Iterator[tuple[str, StepOptions]]:
     for step in table.steps:
         yield step.name, step.options
-        if step.options.failure_options:
-            yield f"the failure route of {step.name}", step.options.failure_options
+        route = step.options.failure_options
+        while route is not None:
+            yield f"the failure route of {step.name}", route
+            route = route.failure_options
 
 
 def _type_problems(table: FlowTable) -> Iterator[str]:
@@ -266,5 +297,3 @@ def _number_problems(table: FlowTable) -> Iterator[str]:
     for row in table.persistence:
         if isinstance(row, Stream) and row.capacity_bytes <= 0:
             yield f"Stream {row.name} has a capacity that is not above 0 bytes"
-        if not isinstance(row, Attribute | AttributeMap | Channel | ChannelMap | Stream):
-            yield f"{row!r} is not an Attribute, a Channel, a map of them, or a Stream"

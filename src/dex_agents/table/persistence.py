@@ -7,6 +7,7 @@ Attribute of its own, stored under the physical name ``AgentToolCalls/call-1``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
@@ -24,6 +25,7 @@ __all__ = (
 T = TypeVar("T")
 
 
+@lru_cache(maxsize=8192)  # the same few keys are named several times in every Step
 def _instance_name(name: str, key: str) -> str:
     if not key or "/" in key:
         raise ValueError(f"{key!r} cannot be a key of {name}: it is empty or holds a '/'.")

@@ -129,7 +129,11 @@ class RetryPolicy:
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between a failed attempt and the next one."""
         exponent = min(attempt - 1, 64)
-        return float(min(self.initial_seconds * self.coefficient**exponent, self.max_seconds))
+        try:
+            delay = self.initial_seconds * float(self.coefficient) ** exponent
+        except OverflowError:
+            delay = self.max_seconds if self.initial_seconds else 0.0
+        return float(min(delay, self.max_seconds))
 
 
 @dataclass(frozen=True)

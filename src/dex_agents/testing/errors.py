@@ -1,0 +1,36 @@
+"""What the testing kit raises when a test, a script or a recording is wrong."""
+
+from __future__ import annotations
+
+from dex_agents.errors import DexAgentsError
+
+__all__ = ("BrokenLineError", "ProbeTimeoutError", "RecordingError", "ScriptError")
+
+
+class ProbeTimeoutError(DexAgentsError, TimeoutError):
+    """What a test waited for did not come in time."""
+
+    def __init__(self, description: str, timeout: float, last: object) -> None:
+        super().__init__(f"Waited {timeout:g} s for {description}. Last seen: {last!r}.")
+        self.description = description
+        self.last = last
+
+
+class ScriptError(DexAgentsError, ValueError):
+    """A script says nothing, or nothing usable, for a model call."""
+
+
+class RecordingError(DexAgentsError, ValueError):
+    """A recording is no conversation, or a session does not follow it."""
+
+    def __init__(self, recording_id: str, problem: str) -> None:
+        super().__init__(f"Recording {recording_id!r}: {problem}")
+        self.recording_id = recording_id
+
+
+class BrokenLineError(DexAgentsError, ValueError):
+    """A line of a JSON lines file cannot be read."""
+
+    def __init__(self, path: object, line: int, reason: str) -> None:
+        super().__init__(f"{path}, line {line}: {reason}")
+        self.line = line
