@@ -120,7 +120,9 @@ class MemoryStore:
         flow = self._flows.setdefault(commit.flow_id, _Flow())
         version = flow.header.version if flow.header is not None else 0
         is_new = version == 0
-        if commit.changes.header.version != version + 1 or not (is_new or flow.owner == commit.owner):
+        if commit.changes.header.version != version + 1 or not (
+            is_new or flow.owner == commit.owner
+        ):
             commit.done(CommitConflict())
             return
         flow.owner = commit.owner
@@ -172,7 +174,8 @@ class MemoryStore:
         self, worker: str, flow_types: Sequence[str], limit: int, done: Callable[[list[str]], None]
     ) -> None:
         """Make a worker the owner of flows that need one now."""
-        now, claimed = self.clock.now(), []
+        now = self.clock.now()
+        claimed: list[str] = []
         for flow_id, wake_at in self._waking.items():
             flow = self._flows[flow_id]
             if wake_at > now or flow.owner in self._workers or flow.header is None:

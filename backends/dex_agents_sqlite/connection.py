@@ -101,7 +101,7 @@ def connect(path: Path) -> apsw.Connection:
         connection.set_busy_timeout(_OPEN_PATIENCE_MS)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
-        connection.execute("SELECT count(*) FROM flow WHERE flow_id = ''").get
+        connection.execute("SELECT count(*) FROM flow WHERE flow_id = ''").fetchall()
         connection.set_busy_timeout(0)
     except apsw.Error as error:
         raise translated(path, error) from error

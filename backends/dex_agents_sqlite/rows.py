@@ -50,9 +50,7 @@ def load_state(connection: apsw.Connection, flow_id: str) -> FlowState | None:
         ]
         messages = [
             (channel, number, Raw(payload))
-            for channel, number, payload in connection.execute(
-                QUERIES["load_messages"], (flow_id,)
-            )
+            for channel, number, payload in connection.execute(QUERIES["load_messages"], (flow_id,))
         ]
         return FlowState(read_header(header, version), executions, messages)
     return None

@@ -217,9 +217,7 @@ class SqliteStore:
     def owned_versions(self, worker: str, flow_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of these flows, as far as the worker owns them, and of due ones."""
         with self.snapshot():
-            due = self._reads.execute(
-                QUERIES["find_owned_due_flows"], (self.clock.now(), worker)
-            )
+            due = self._reads.execute(QUERIES["find_owned_due_flows"], (self.clock.now(), worker))
             versions = dict(due)
             for flow_id in flow_ids:
                 found = self._reads.execute(QUERIES["find_owned_flow"], (flow_id, worker)).get
@@ -256,5 +254,3 @@ class SqliteStore:
 
 def _ignore(error: BaseException | None) -> None:
     """A lease that could not be written is written again soon; a worker that ends, ends."""
-
-

@@ -60,6 +60,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "dex-agents-commit")
         self._waiting: list[Operation] = []
+        self._alone = 0  # how many operations to write one by one, after a group failed
         self._is_scheduled = False
         self._is_committing = False
         self._locked_since: float | None = None
@@ -102,7 +103,7 @@ class Writer:
                 self._write(operation)
         except Exception as error:  # noqa: BLE001 - the disk's refusal concerns the whole group
             self._roll_back()
-            self._finish(group, translated(self._path, error))
+            self._fail(group, error)
             return
         self._is_committing = True
         self._thread.submit(self._connection.execute, "COMMIT").add_done_callback(
@@ -110,8 +111,21 @@ class Writer:
         )
 
     def _take(self) -> list[Operation]:
-        group, self._waiting = self._waiting, []
+        count = 1 if self._alone else len(self._waiting)
+        self._alone = max(self._alone - 1, 0)
+        group, self._waiting = self._waiting[:count], self._waiting[count:]
         return group
+
+    def _fail(self, group: list[Operation], error: BaseException) -> None:
+        """Tell one operation why it failed; of several, find the one that is to blame."""
+        if len(group) == 1:
+            self._finish(group, translated(self._path, error))
+            return
+        for operation in group:
+            operation.refusal = None
+        self._waiting[:0] = group
+        self._alone = len(group)
+        self._finish([], None)
 
     def _write(self, operation: Operation) -> None:
         try:
@@ -136,7 +150,7 @@ class Writer:
         error = future.exception()
         if error is not None:
             self._roll_back()
-            self._finish(group, translated(self._path, error))
+            self._fail(group, error)
         else:
             self._finish(group, None)
             self._committed()
@@ -156,5 +170,3 @@ class Writer:
         elif not self._is_scheduled and not self._is_committing:
             self._is_scheduled = True
             self._loop.call_soon(self._begin)
-
-

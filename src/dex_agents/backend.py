@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 
@@ -91,7 +91,7 @@ class Backend(Protocol):
     name: str
     capabilities: frozenset[Capability]
 
-    async def __aenter__(self) -> Backend:
+    async def __aenter__(self) -> Self:
         """Open the backend; raise a `StoreError` that says why it cannot be."""
         ...
 
@@ -99,7 +99,9 @@ class Backend(Protocol):
         """Close the backend; running workers must have ended."""
         ...
 
-    def worker(self, tables: Iterable[FlowTable], **options: Any) -> AbstractAsyncContextManager[Any]:
+    def worker(
+        self, tables: Iterable[FlowTable], **options: Any
+    ) -> AbstractAsyncContextManager[Any]:
         """Return a worker that serves these flows while the block runs."""
         ...
 

@@ -1,4 +1,4 @@
-"""JSON in and out, by one rule on every backend: what went in comes back equal, or an error says why.
+"""JSON in and out: what went in comes back equal, or an error says why.
 
 Every record is stored and sent as JSON, so that an operator can read it with
 ordinary tools. A value from a runner may be any JSON value. Where Python can
@@ -74,7 +74,7 @@ def decode(data: bytes, tp: type[T], what: str = "record") -> T:
         StoredRecordError: The bytes hold no such record.
     """
     try:
-        return _decoder(tp).decode(data)  # type: ignore[no-any-return]
+        return _decoder(tp).decode(data)  # type: ignore[no-any-return, arg-type]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise StoredRecordError(what, str(error)) from error
 
@@ -121,7 +121,10 @@ def _walk(value: Any, path: str, depth: int) -> Any:
     if not isinstance(value, list | tuple | dict):
         raise EncodingError(path, f"{type(value).__name__} is not JSON; convert it first")
     if depth >= MAX_DEPTH:
-        raise EncodingError(path.split(".")[0].split("[")[0], f"nested over {MAX_DEPTH} levels")
+        raise EncodingError(
+            path.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0],
+            f"nested over {MAX_DEPTH} levels",
+        )
     if isinstance(value, dict):
         return _walk_dict(value, path, depth)
     return [_walk(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]

@@ -73,7 +73,7 @@ class NotLoadedError(DexAgentsError, LookupError):
 
 
 class UndeclaredError(DexAgentsError, LookupError):
-    """A handler used an Attribute, Channel or Stream that its FlowTable does not declare."""
+    """Something used a row that its FlowTable does not declare."""
 
     def __init__(self, reader: str, name: str) -> None:
         super().__init__(

@@ -198,9 +198,7 @@ class AgentEventWriter:
 class ToolPolicyResolver(Protocol):
     """The policy for a tool: an explicit policy, else framework metadata, else the default."""
 
-    def __call__(
-        self, name: str, framework_effect: ToolEffect | None = None, /
-    ) -> ToolPolicy: ...
+    def __call__(self, name: str, framework_effect: ToolEffect | None = None, /) -> ToolPolicy: ...
 
 
 class AgentTurnContext(Struct, frozen=True):
@@ -282,9 +280,7 @@ class AgentFrameworkRunner(Protocol):
         """
         ...
 
-    async def execute_deferred_tool_call(
-        self, call: DeferredToolExecution
-    ) -> ToolExecutionResult:
+    async def execute_deferred_tool_call(self, call: DeferredToolExecution) -> ToolExecutionResult:
         """Run the real tool once and return its result.
 
         Calls of one model response run in parallel, so this may run

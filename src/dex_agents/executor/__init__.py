@@ -1,4 +1,4 @@
-"""The async shell that drives the flow machine over a store: handlers, heartbeats, timers, leases."""
+"""The async shell that drives the flow machine over a store: handlers, timers, leases."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Attempt:
             self._end(event)
 
     async def _wait_for(self, step_input: Any) -> Event:
-        assert self._row.wait_for is not None  # noqa: S101 - the machine asked has_wait
+        assert self._row.wait_for is not None
         wait = await self._row.wait_for(self._context, step_input)
         if not isinstance(wait, Wait):
             raise TypeError(f"{self._row.name}.wait_for must return Wait, not {wait!r}")
@@ -226,7 +226,7 @@ class Attempt:
         return not limit or self.execution.attempt < limit
 
     def _end(self, event: Event | None) -> None:
-        """Report once, whatever ends the attempt first: return, failure, timeout or cancellation."""
+        """Report once, whatever ends the attempt first."""
         report, self._report = self._report, None
         if report is None:
             return
@@ -247,7 +247,9 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(detail, name)
 
 
-def scheduled_step(table: FlowTable, source: Step[Any] | Rpc[Any, Any], movement: Movement) -> ScheduledStep:
+def scheduled_step(
+    table: FlowTable, source: Step[Any] | Rpc[Any, Any], movement: Movement
+) -> ScheduledStep:
     """Return a movement in its stored form.
 
     Raises:

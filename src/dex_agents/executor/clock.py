@@ -12,6 +12,10 @@ from typing import Protocol
 __all__ = ("Alarm", "Clock", "SystemClock", "VirtualClock")
 
 
+_LONGEST_WAIT = 60.0
+"""A wall clock that was set forward is noticed within this many seconds."""
+
+
 class Alarm(Protocol):
     """A call that has been arranged for later."""
 
@@ -35,8 +39,6 @@ class Clock(Protocol):
 class SystemClock:
     """The system's clock. Wall time says what is due; a monotonic clock does the waiting."""
 
-    _LONGEST_WAIT = 3600.0  # a wall clock that was set forward is noticed within this time
-
     def now(self) -> float:
         """Return seconds since 1970."""
         return time.time()
@@ -56,7 +58,7 @@ class _SystemAlarm:
 
     def _arm(self) -> None:
         left = max(self._when - self._clock.now(), 0.0)
-        self._handle = self._loop.call_later(min(left, self._clock._LONGEST_WAIT), self._ring)
+        self._handle = self._loop.call_later(min(left, _LONGEST_WAIT), self._ring)
 
     def _ring(self) -> None:
         if self._clock.now() >= self._when:

@@ -1,4 +1,4 @@
-"""What handlers see on a local backend: reads as of a moment, and writes that wait for the commit."""
+"""What handlers see on a local backend: reads as of a moment, writes that wait for the commit."""
 
 from __future__ import annotations
 

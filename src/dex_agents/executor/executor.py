@@ -136,7 +136,7 @@ class Executor:
             self.look()
 
     def _patience(self) -> float:
-        """Return how long to wait for a change: until a Timer is due, or another's lease may end."""
+        """Return how long to wait for a change: until a Timer is due, or a lease may end."""
         with contextlib.suppress(StoreError):
             wake_at = self.store.next_wake(tuple(self._served))
             if wake_at is not None:
@@ -184,17 +184,17 @@ class Executor:
     def _take_over(self, flow_id: str) -> None:
         try:
             state = self.store.load(flow_id)
-        except StoreError as error:
-            self._telemetry.warn(names.STORE_UNAVAILABLE, session_id=flow_id, error=str(error))
-            return
-        if state is None or state.header.status is not FlowStatus.RUNNING:
-            return
-        handle = self._adopt(state, state.header.flow_type)
-        if state.running:
-            self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
-            handle.submit(AttemptsLost(WORKER_LOST))
-        else:
-            handle.submit(TimeAdvanced())
+            if state is None or state.header.status is not FlowStatus.RUNNING:
+                return
+            handle = self._adopt(state, state.header.flow_type)
+            if state.running:
+                self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
+                handle.submit(AttemptsLost(WORKER_LOST))
+            else:
+                handle.submit(TimeAdvanced())
+        except DexAgentsError as error:
+            # One flow that cannot be read must not keep the others waiting.
+            self._telemetry.warn(names.FLOW_UNREADABLE, session_id=flow_id, error=str(error))
 
     def _adopt(self, state: FlowState, flow_type: str) -> FlowHandle:
         handle = FlowHandle(self, self._served[flow_type], state)
@@ -280,14 +280,10 @@ class Executor:
 
     def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
         """Log that the store could not take a commit."""
-        self._telemetry.warn(
-            names.STORE_UNAVAILABLE, session_id=handle.flow_id, error=str(error)
-        )
+        self._telemetry.warn(names.STORE_UNAVAILABLE, session_id=handle.flow_id, error=str(error))
 
     def drop(self, handle: FlowHandle) -> None:
         """Forget a flow that this worker no longer owns."""
         if self._handles.get(handle.flow_id) is handle:
             del self._handles[handle.flow_id]
         handle.close()
-
-

@@ -173,9 +173,7 @@ class FlowHandle:
         subject = getattr(event, "execution_id", None)
         self._take(_Entry(lambda _: (event, None), None, subject))
 
-    def request(
-        self, decide: Callable[[FlowHandle], tuple[Event | None, T]]
-    ) -> asyncio.Future[T]:
+    def request(self, decide: Callable[[FlowHandle], tuple[Event | None, T]]) -> asyncio.Future[T]:
         """Take a caller's request.
 
         Args:
@@ -215,7 +213,7 @@ class FlowHandle:
         except DexAgentsError as error:
             if not entry.refuse(error):
                 self._owner.refused(self, error)
-        except Exception as error:  # noqa: BLE001 - a handler's own error goes to its caller
+        except Exception as error:
             if not entry.refuse(error):
                 raise
 
@@ -259,7 +257,7 @@ class FlowHandle:
             self._recover()
 
     def _perform(self, entry: _Entry) -> None:
-        assert entry.transition is not None  # noqa: S101 - it was committed
+        assert entry.transition is not None
         header = entry.transition.changes.header
         self.durable_version = header.version
         for effect in entry.transition.effects:

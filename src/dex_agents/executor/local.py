@@ -234,7 +234,7 @@ class LocalBackend:
 class _NoRules:
     """For a change that schedules nothing, such as a stop."""
 
-    def has_wait(self, step: str, options: ExecutionOptions | None) -> bool:
+    def has_wait(self, step: str, options: ExecutionOptions | None) -> bool:  # noqa: ARG002
         raise KeyError(step)
 
     def options(self, step: str) -> ExecutionOptions:
@@ -265,5 +265,3 @@ def _history_entry(entry: HistoryEntry) -> StepHistoryEntry:
         error=entry.failure.detail if entry.failure else None,
         error_type=entry.failure.error_type if entry.failure else None,
     )
-
-

@@ -217,5 +217,3 @@ class Store(Protocol):
     def next_wake(self, flow_types: Sequence[str]) -> float | None:
         """Return the earliest time after now at which a flow needs a worker."""
         ...
-
-

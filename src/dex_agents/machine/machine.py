@@ -34,6 +34,7 @@ from dex_agents.errors import (
     RpcLockConflictError,
     StaleAttemptError,
 )
+from dex_agents.machine.matching import match
 from dex_agents.machine.records import (
     AttemptAbandoned,
     AttemptFailed,
@@ -41,7 +42,6 @@ from dex_agents.machine.records import (
     Begin,
     Cancel,
     Changes,
-    ChannelWait,
     Close,
     Consumed,
     Effect,
@@ -65,7 +65,6 @@ from dex_agents.machine.records import (
     WaitReturned,
     Writes,
 )
-from dex_agents.machine.matching import match
 from dex_agents.machine.state import FlowState
 
 __all__ = ("Machine", "Rules")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Never
+
+from dex_agents.errors import UndeclaredError
 from dex_agents.machine.records import ExecutionOptions, Retry
 from dex_agents.table import AttributeMap, ChannelMap, FlowTable, Loadable, StepOptions
 
@@ -12,16 +15,20 @@ class TableRules:
     """A `FlowTable` as the machine's `Rules`."""
 
     def __init__(self, table: FlowTable) -> None:
+        self._flow_type = table.flow_type
         self._waits = {step.name: step.wait_for is not None for step in table.steps}
         self._options = {step.name: execution_options(step.options) for step in table.steps}
 
     def has_wait(self, step: str, options: ExecutionOptions | None) -> bool:  # noqa: ARG002
         """Return whether a Step has a ``wait_for``."""
-        return self._waits[step]
+        return self._waits[step] if step in self._waits else self._unknown(step)
 
     def options(self, step: str) -> ExecutionOptions:
         """Return the options that a Step has when its movement brings none."""
-        return self._options[step]
+        return self._options[step] if step in self._options else self._unknown(step)
+
+    def _unknown(self, step: str) -> Never:
+        raise UndeclaredError(f"A stored execution of {self._flow_type}", f"Step {step}")
 
 
 def selector(row: Loadable) -> str:

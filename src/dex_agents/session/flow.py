@@ -111,7 +111,11 @@ def _facts(step: str, context: StepContext, step_input: Any) -> AttemptFacts:
 
 
 def _tool_facts(
-    step: str, context: StepContext, tool_call_id: str, carrier: dict[str, str], tags: dict[str, str]
+    step: str,
+    context: StepContext,
+    tool_call_id: str,
+    carrier: dict[str, str],
+    tags: dict[str, str],
 ) -> AttemptFacts:
     record = context.get(AGENT_TOOL_CALLS[tool_call_id])
     tags = {**tags, "tool_call_id": tool_call_id}

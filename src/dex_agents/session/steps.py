@@ -383,9 +383,7 @@ class SessionSteps:
         return self._reject(context, record, ApprovalResult.EXPIRED, EXPIRED_MESSAGE)
 
     def _approve(self, context: StepContext, record: AgentToolCall) -> Decision:
-        approved = replace(
-            record, status=ToolCallStatus.APPROVED, approval=ApprovalResult.APPROVED
-        )
+        approved = replace(record, status=ToolCallStatus.APPROVED, approval=ApprovalResult.APPROVED)
         context.set(AGENT_TOOL_CALLS[record.tool_call_id], approved)
         self._write_resolved(context, record, approved=True, message=None)
         return Decision.go_to_many(_movement(_tool_step(record), record))
@@ -467,9 +465,7 @@ class SessionSteps:
             return Decision.dead_end()
         return self._finish_call(context, record, status=status, error=_recovery_detail(context))
 
-    def _finish_call(
-        self, context: StepContext, record: AgentToolCall, **result: Any
-    ) -> Decision:
+    def _finish_call(self, context: StepContext, record: AgentToolCall, **result: Any) -> Decision:
         """Make a record final and publish its one result, in one commit."""
         final = replace(record, **result)
         context.set(AGENT_TOOL_CALLS[final.tool_call_id], final)
@@ -501,11 +497,11 @@ class SessionSteps:
         count = state.message_count
         if note is not None:
             count += 1
-            message = stored_message(
-                checked_user_message(self.runner, note), count, state.turn_id
-            )
+            message = stored_message(checked_user_message(self.runner, note), count, state.turn_id)
             context.set(AGENT_MESSAGES[message_sequence_key(count)], message)
-        self._end_turn(context, replace(state, message_count=count, last_turn_error=error), recorded)
+        self._end_turn(
+            context, replace(state, message_count=count, last_turn_error=error), recorded
+        )
         self._writer(context, state.turn_id).write_event(
             AgentEventType.TURN_FAILED, {"error": error}
         )
@@ -606,5 +602,3 @@ def _announce(writer: AgentEventWriter, record: AgentToolCall) -> None:
             "requires_approval": record.requires_approval,
         },
     )
-
-

@@ -16,6 +16,7 @@ from dex_agents.records import (
 )
 from dex_agents.runner import (
     AgentFrameworkRunner,
+    AgentTurnOutcome,
     DeferredToolCall,
     ToolCallsRequested,
     ToolExecutionResult,
@@ -95,9 +96,7 @@ def checked_user_message(runner: AgentFrameworkRunner, text: str) -> FrameworkMe
     return message
 
 
-def checked_outcome(
-    outcome: Any, recorded_ids: Mapping[str, Any]
-) -> TurnCompleted | ToolCallsRequested:
+def checked_outcome(outcome: object, recorded_ids: Mapping[str, Any]) -> AgentTurnOutcome:
     """Return what ``run_model_step`` returned, once it keeps the contract.
 
     Args:

@@ -121,8 +121,8 @@ class FlowTable:
         """Return the flow as a Mermaid flowchart: solid for next Steps, dotted for failures."""
         lines = ["flowchart TD", f"    start([start]) --> {self.start_step.name}"]
         lines += [f"    {rpc.name}[/{rpc.name}/]" for rpc in self.rpcs if rpc.next_steps]
-        for row in (*self.steps, *self.rpcs):
-            lines += [f"    {row.name} --> {target}" for target in row.next_steps]
+        for source in _sources(self):
+            lines += [f"    {source.name} --> {target}" for target in source.next_steps]
         for step in self.steps:
             if step.options.failure_step:
                 lines.append(f"    {step.name} -. used up .-> {step.options.failure_step}")
@@ -132,6 +132,11 @@ class FlowTable:
             if not step.next_steps
         ]
         return "\n".join(lines) + "\n"
+
+
+def _sources(table: FlowTable) -> list[Step[Any] | Rpc[Any, Any]]:
+    """Return every row that may go to a Step."""
+    return [*table.steps, *table.rpcs]
 
 
 def _problems(table: FlowTable) -> Iterator[str]:
@@ -179,10 +184,10 @@ def _name_problems(table: FlowTable) -> Iterator[str]:
 
 def _target_problems(table: FlowTable) -> Iterator[str]:
     known = {step.name for step in table.steps}
-    for row in (*table.steps, *table.rpcs):
+    for source in _sources(table):
         yield from (
-            f"{row.name} may go to {target}, which is no Step of the table"
-            for target in row.next_steps
+            f"{source.name} may go to {target}, which is no Step of the table"
+            for target in source.next_steps
             if target not in known
         )
     for step in table.steps:
@@ -214,8 +219,8 @@ def _further_routes(options: StepOptions) -> Iterator[str]:
 
 def _failure_cycles(table: FlowTable) -> Iterator[str]:
     routes = {step.name: step.options.failure_step for step in table.steps}
-    for name in routes:
-        seen, current = {name}, routes[name]
+    for name, route in routes.items():
+        seen, current = {name}, route
         while current is not None and current not in seen:
             seen.add(current)
             current = routes.get(current)

@@ -51,7 +51,7 @@ class FileGate:
     async def wait_for_release(self) -> None:
         """Say that the worker has come here, and wait until the test lets it go on."""
         self.mark_reached()
-        while not self.is_released:
+        while not self.is_released:  # noqa: ASYNC110 - another process opens the gate
             await asyncio.sleep(_POLL_SECONDS)
 
     async def wait_until_reached(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - as in wait_until
