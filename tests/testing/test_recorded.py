@@ -1,4 +1,4 @@
-"""Recordings, their replay and their comparison; on data of our own and on 60 real conversations."""
+"""Recordings, their replay and their comparison; on our own data and on 60 real conversations."""
 
 from __future__ import annotations
 
@@ -217,6 +217,29 @@ async def test_repeated_tool_call_ids_are_unique_in_the_session_only():
     messages = await _replay(recording, RecordedRunner([recording], on_tool_call=on_tool_call))
     assert seen == [("turn-1", "x"), ("turn-1", "x.2"), ("turn-1", "x.2.2"), ("turn-2", "x")]
     assert compare_recording(recording, messages) == []
+
+
+class _Forgetful:
+    """Asks a new runner each time, as a worker does that was just started."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def build_user_message(self, text: str) -> Any:
+        return RecordedRunner([self._recording]).build_user_message(text)
+
+    async def run_model_step(self, turn: Any) -> Any:
+        return await RecordedRunner([self._recording]).run_model_step(turn)
+
+    async def execute_deferred_tool_call(self, call: Any) -> Any:
+        return await RecordedRunner([self._recording]).execute_deferred_tool_call(call)
+
+
+async def test_a_recorded_runner_keeps_nothing_between_calls():
+    """A new runner for every call replays the same."""
+    turn = [user("a"), asks("x"), tool("x", "1"), asks("x"), tool("x", "2"), says("b")]
+    recording = Recording("r", [*turn, *turn])
+    assert compare_recording(recording, await _replay(recording, _Forgetful(recording))) == []
 
 
 async def test_arguments_go_to_the_session_as_the_model_wrote_them():

@@ -100,6 +100,32 @@ async def test_requested_tools_run_and_their_results_are_stored_in_model_order()
     assert len(snapshot.messages) == 8
 
 
+class _Forgetful:
+    """Asks a new runner each time, as a worker does that was just started."""
+
+    def __init__(self, *args: Any) -> None:
+        self._args = args
+
+    def build_user_message(self, text: str) -> Any:
+        return ScriptedRunner(*self._args).build_user_message(text)
+
+    async def run_model_step(self, turn: Any) -> Any:
+        return await ScriptedRunner(*self._args).run_model_step(turn)
+
+    async def execute_deferred_tool_call(self, call: Any) -> Any:
+        return await ScriptedRunner(*self._args).execute_deferred_tool_call(call)
+
+
+async def test_a_scripted_runner_keeps_nothing_between_calls():
+    """A new runner for every call plays the same."""
+    script = [[[ToolRequest("look")], [ToolRequest("look")], "Seen."], ["Bye."]]
+    snapshot = await _play(_Forgetful(script, {"look": lambda _: "a bird"}), "Look", "Ciao")
+    assert [message.text for message in snapshot.messages] == [
+        *("Look", None, "a bird", None, "a bird", "Seen."),
+        *("Ciao", "Bye."),
+    ]
+
+
 async def test_a_request_can_carry_the_frameworks_effect():
     """The policy comes from the turn's resolver, which hears of the effect."""
     request = ToolRequest("pay", effect=ToolEffect.NON_IDEMPOTENT_WRITE)
