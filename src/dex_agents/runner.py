@@ -146,26 +146,30 @@ class AgentEventWriter:
 
     def write_text_delta(self, text: str) -> None:
         """Stream a piece of the answer. One call is one message: batch very small pieces."""
-        self.write_event(AgentEventType.TEXT_DELTA, {"text": clean_text(text)})
+        self.write_checked(AgentEventType.TEXT_DELTA, {"text": clean_text(text)})
 
     def write_reasoning_delta(self, text: str) -> None:
         """Stream a piece of the model's reasoning."""
-        self.write_event(AgentEventType.REASONING_DELTA, {"text": clean_text(text)})
+        self.write_checked(AgentEventType.REASONING_DELTA, {"text": clean_text(text)})
 
     def write_tool_call_started(self, tool_call_id: str, tool_name: str) -> None:
         """Say that a tool runs. The tool Steps do this themselves."""
-        self.write_event(
+        self.write_checked(
             AgentEventType.TOOL_CALL_STARTED,
-            {"tool_call_id": tool_call_id, "tool_name": tool_name},
+            {"tool_call_id": tool_call_id, "tool_name": clean_text(tool_name)},
         )
 
     def write_tool_call_finished(
         self, tool_call_id: str, tool_name: str, status: ToolCallStatus
     ) -> None:
         """Say that a tool call has its result. The tool Steps do this themselves."""
-        self.write_event(
+        self.write_checked(
             AgentEventType.TOOL_CALL_FINISHED,
-            {"tool_call_id": tool_call_id, "tool_name": tool_name, "status": str(status)},
+            {
+                "tool_call_id": tool_call_id,
+                "tool_name": clean_text(tool_name),
+                "status": str(status),
+            },
         )
 
     def write_event(self, event_type: str, payload: Mapping[str, Any]) -> None:
@@ -178,12 +182,12 @@ class AgentEventWriter:
         Raises:
             EncodingError: The payload is not JSON.
         """
+        self.write_checked(str(event_type), json_value(dict(payload), "event payload"))
+
+    def write_checked(self, event_type: str, payload: dict[str, Any]) -> None:
+        """Stream an event whose payload is known to be JSON."""
         event = AgentEvent(
-            type=str(event_type),
-            turn_id=self._turn_id,
-            step_execution_id=self._step_execution_id,
-            attempt=self._attempt,
-            payload=json_value(dict(payload), "event payload"),
+            event_type, self._turn_id, self._step_execution_id, self._attempt, payload
         )
         with self._lock:
             if self._is_open:

@@ -69,8 +69,9 @@ def channel_waits(draw):
 def waits(draw):
     timers = st.builds(TimerWait, st.sampled_from((NOW - 1, NOW, NOW + 1)))
     conditions = tuple(draw(st.lists(channel_waits() | channel_waits() | timers, max_size=4)))
-    positions = st.integers(0, len(conditions) - 1) if conditions else st.nothing()
-    groups = st.lists(positions, unique=True, max_size=4).map(lambda group: tuple(sorted(group)))
+    groups = st.sets(st.integers(0, 3)).map(
+        lambda group: tuple(sorted(each for each in group if each < len(conditions)))
+    )
     return StoredWait(conditions, tuple(draw(st.lists(groups, max_size=3))))
 
 

@@ -16,6 +16,7 @@ from dex_agents.table import (
     Attribute,
     AttributeMap,
     Channel,
+    ChannelMap,
     FlowTable,
     RecoveryError,
     Stream,
@@ -24,6 +25,9 @@ from dex_agents.table import (
 __all__ = ("AttemptContext", "CallContext", "Entries", "encoded")
 
 T = TypeVar("T")
+
+_OWNERS = (AttributeMap, ChannelMap, Stream)
+"""The rows that are nobody's instance."""
 
 
 def encoded(value: Any, tp: Any, name: str) -> Raw:
@@ -47,13 +51,14 @@ class _DataContext:
         table: FlowTable,
         loads: frozenset[str],
         attributes: Attributes | AttributeView,
-        sizes: Callable[[str], int],
+        sizes: Mapping[str, int],
         now: Callable[[], float],
     ) -> None:
         self.flow_id = flow_id
         self.now = now
         self._reader = reader
         self._table = table
+        self._rows = table.rows
         self._loads = loads
         self._attributes = attributes
         self._sizes = sizes
@@ -94,10 +99,11 @@ class _DataContext:
 
     def queue_size(self, channel: Channel[T]) -> int:
         self._require_declared(channel)
-        return self._sizes(channel.name)
+        return self._sizes.get(channel.name, 0)
 
     def _require_declared(self, row: Any) -> None:
-        if not self._table.declares(row):
+        owner = row if isinstance(row, _OWNERS) or row.map is None else row.map
+        if self._rows.get(owner.name) is not owner and not self._table.declares(row):
             raise UndeclaredError(self._reader, row.name)
 
     def _require_loaded(self, attribute: Attribute[Any]) -> None:
@@ -183,7 +189,7 @@ class AttemptContext(_DataContext):
             table,
             frozenset(loads),
             view,
-            lambda name: queues.get(name, 0),
+            queues,
             liveness.now,
         )
         self.step_execution_id = execution.id

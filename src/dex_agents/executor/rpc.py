@@ -59,7 +59,7 @@ class RpcCall(Struct, frozen=True):
             self.table,
             frozenset(selector(each) for each in row.loads),
             attributes,
-            lambda channel: len(state.queues.get(channel, ())),
+            {channel: len(queue) for channel, queue in state.queues.items()},
             clock.now,
         )
         result = row.handler(context, self.input)

@@ -371,7 +371,7 @@ class _Step:
     def _end_waits(self) -> None:
         due = [name for name, at in self.state.timed.items() if at <= self.now]
         self.ready.update(dict.fromkeys(due))
-        for execution in self._in_order(self.ready):
+        for execution in self._in_order(self.ready) if self.ready else ():
             if execution.phase is not Phase.WAITING or execution.wait is None:
                 continue
             found = match(execution.wait, self.state.queues, self.now)
@@ -406,6 +406,8 @@ class _Step:
             self.state.timed.pop(execution.id, None)
 
     def _hand_out(self) -> None:
+        if not self.state.runnable or self.slots <= 0:
+            return
         for execution in self._in_order(self.state.runnable):
             if self.slots <= 0:
                 break

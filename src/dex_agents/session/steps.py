@@ -236,7 +236,7 @@ class SessionSteps:
         context.set(AGENT_MESSAGES[message_sequence_key(sequence)], message)
         context.set(AGENT_STATE, begun)
         writer = self._writer(context, begun.turn_id)
-        writer.write_event(AgentEventType.TURN_STARTED, {"sequence": sequence})
+        writer.write_checked(AgentEventType.TURN_STARTED, {"sequence": sequence})
 
     # The model
 
@@ -268,7 +268,7 @@ class SessionSteps:
         recorded = replace(usage, model_calls=1)
         session = (context.get(AGENT_USAGE) or AgentUsage()) + recorded
         context.set(AGENT_USAGE, session)
-        self._writer(context, state.turn_id).write_event(
+        self._writer(context, state.turn_id).write_checked(
             AgentEventType.USAGE_RECORDED,
             {"recorded": to_builtins(recorded), "session": to_builtins(session)},
         )
@@ -286,7 +286,7 @@ class SessionSteps:
             stored = stored_message(message, count, state.turn_id)
             context.set(AGENT_MESSAGES[message_sequence_key(count)], stored)
         self._end_turn(context, replace(state, message_count=count, last_turn_error=None), recorded)
-        self._writer(context, state.turn_id).write_event(
+        self._writer(context, state.turn_id).write_checked(
             AgentEventType.TURN_COMPLETED, {"message_count": count}
         )
         return Decision.go_to("AwaitUserMessage")
@@ -335,7 +335,7 @@ class SessionSteps:
             turn_id=record.turn_id,
             deadline=datetime.fromtimestamp(context.now(), UTC) + patience if patience else None,
         )
-        writer.write_event(
+        writer.write_checked(
             AgentEventType.INTERRUPT_RAISED,
             {
                 "interrupt_id": interrupt.interrupt_id,
@@ -407,7 +407,7 @@ class SessionSteps:
     def _write_resolved(
         self, context: StepContext, record: AgentToolCall, *, approved: bool, message: str | None
     ) -> None:
-        self._writer(context, record.turn_id).write_event(
+        self._writer(context, record.turn_id).write_checked(
             AgentEventType.INTERRUPT_RESOLVED,
             {
                 "interrupt_id": _interrupt_id(record),
@@ -502,7 +502,7 @@ class SessionSteps:
         self._end_turn(
             context, replace(state, message_count=count, last_turn_error=error), recorded
         )
-        self._writer(context, state.turn_id).write_event(
+        self._writer(context, state.turn_id).write_checked(
             AgentEventType.TURN_FAILED, {"error": error}
         )
         return Decision.go_to("AwaitUserMessage")
@@ -593,7 +593,7 @@ def _new_record(call: DeferredToolCall, turn_id: str, order: int) -> AgentToolCa
 
 
 def _announce(writer: AgentEventWriter, record: AgentToolCall) -> None:
-    writer.write_event(
+    writer.write_checked(
         AgentEventType.TOOL_CALL_DEFERRED,
         {
             "tool_call_id": record.tool_call_id,

@@ -86,6 +86,11 @@ class FlowTable:
             raise FlowDefinitionError(self.flow_type, problems)
 
     @property
+    def rows(self) -> Mapping[str, PersistenceRow]:
+        """The Attributes, Channels and Streams by name."""
+        return self._rows
+
+    @property
     def start_step(self) -> Step[Any]:
         """The Step that a new flow begins with."""
         return self.steps[0]

@@ -47,7 +47,17 @@ class Telemetry:
 
         Call it in a task of the attempt's own: nothing is unbound.
         """
-        tracer = trace.get_tracer(names.INSTRUMENTATION, tracer_provider=self._tracer_provider)
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(
+            session_id=flow_id, step_id=execution.id, attempt=execution.attempt, **facts.tags
+        )
+        return AttemptTelemetry(self._span(flow_id, execution, facts), self.logger)
+
+    def _span(self, flow_id: str, execution: Execution, facts: AttemptFacts) -> Span:
+        provider = self._tracer_provider or trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):
+            return trace.INVALID_SPAN  # the application traces nothing
+        tracer = provider.get_tracer(names.INSTRUMENTATION)
         parent = context_of(facts.carrier)
         span = tracer.start_span(
             facts.span_name or execution.step,
@@ -59,11 +69,7 @@ class Telemetry:
             set_status_on_exception=False,
         )
         attach(trace.set_span_in_context(span, parent))
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(
-            session_id=flow_id, step_id=execution.id, attempt=execution.attempt, **facts.tags
-        )
-        return AttemptTelemetry(span, self.logger)
+        return span
 
     @property
     def logger(self) -> Any:
