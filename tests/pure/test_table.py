@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dex_agents.errors import DexAgentsError, FlowDefinitionError, UndeclaredStepError
-from dex_agents.session import AgentSessionOptions, session_table
+from dex_agents.session import session_table
 from dex_agents.table import (
     AttemptFacts,
     Attribute,
@@ -522,7 +522,7 @@ def test_the_drawing_is_the_same_each_time():
 
 def test_the_session_is_a_valid_table_of_ten_steps_and_four_rpcs():
     """The product's own table passes its own checks."""
-    built = session_table(_NoRunner(), "AgentSession", AgentSessionOptions())
+    built = session_table(_NoRunner(), flow_type="AgentSession")
     assert (len(built.steps), len(built.rpcs)) == (10, 4)
 
 

@@ -1,0 +1,65 @@
+"""The command group, and the boundary at which errors become one line and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dex_agents.cli.demo import demo
+from dex_agents.cli.render import printable
+from dex_agents.cli.replay import replay
+from dex_agents.cli.sessions import approve, reject, send, sessions, show, start, stop
+from dex_agents.cli.stores import group_store_option
+from dex_agents.cli.watching import events, graph, history
+from dex_agents.cli.worker import worker
+from dex_agents.errors import DexAgentsError
+
+__all__ = ("app",)
+
+_INTERRUPTED = 130
+
+
+class Application(click.Group):
+    """Lists commands in the order of a first visit, and ends them without a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the commands in the order in which they were added."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; every error of our own becomes one line and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except DexAgentsError as error:
+            raise click.ClickException(printable(str(error))) from error
+        except (KeyboardInterrupt, click.Abort):
+            ctx.exit(_INTERRUPTED)
+
+
+@click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dex-agents")
+@group_store_option
+def app() -> None:
+    """Durable sessions for AI agents.
+
+    Begin with "dex-agents demo". It needs no key and no network.
+    """
+
+
+for _command in (
+    demo,
+    worker,
+    start,
+    send,
+    sessions,
+    show,
+    approve,
+    reject,
+    events,
+    history,
+    graph,
+    stop,
+    replay,
+):
+    app.add_command(_command)

@@ -1,0 +1,73 @@
+"""Finds the FlowTable that ``MODULE:FLOW`` names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from dex_agents.cli.errors import CommandError
+from dex_agents.errors import DexAgentsError
+from dex_agents.table import FlowTable
+
+__all__ = ("FLOW", "load_flow")
+
+
+class FlowType(click.ParamType):
+    """The argument ``MODULE:FLOW``."""
+
+    name = "MODULE:FLOW"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the argument when it has the right form."""
+        module, _, attribute = str(value).partition(":")
+        if not module or not attribute:
+            self.fail(f"{value!r} is not of the form MODULE:FLOW, such as 'my_agent:flow'.", param, ctx)
+        return value
+
+
+FLOW = FlowType()
+
+
+def load_flow(name: str) -> FlowTable:
+    """Return the FlowTable that ``MODULE:FLOW`` names; the current folder can be imported.
+
+    Args:
+        name: A module, and its attribute: a FlowTable, or a function without
+            arguments that returns one.
+
+    Raises:
+        CommandError: The module cannot be imported, or holds no such thing.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds strings
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        table = found() if callable(found) else found
+    except DexAgentsError:
+        raise
+    except AttributeError as error:
+        raise CommandError(f"{name} cannot be loaded: {error}.") from error
+    except Exception as error:
+        raise CommandError(_explain(name, error)) from error
+    if not isinstance(table, FlowTable):
+        raise CommandError(
+            f"{name} is {type(table).__name__}, not a FlowTable. "
+            "Name what session_table(...) returned, or a function that returns it."
+        )
+    return table
+
+
+def _explain(name: str, error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename]
+    at = f" ({own[-1].filename}, line {own[-1].lineno})" if len(own) > 1 else ""
+    return f"{name} cannot be loaded: {type(error).__name__}: {error}{at}"

@@ -1,0 +1,118 @@
+"""How things look: on a terminal, in a file, and as JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dex_agents.encoding import encode
+
+__all__ = (
+    "as_text",
+    "clock_time",
+    "console",
+    "error_console",
+    "print_fields",
+    "print_json",
+    "print_line",
+    "print_table",
+    "printable",
+    "seconds",
+    "shortened",
+)
+
+_PLAIN_WIDTH = 100
+"""The width where no terminal says another."""
+
+_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
+del _VISIBLE[ord("\n")], _VISIBLE[ord("\t")]
+
+
+def printable(text: str) -> str:
+    """Return text in which control characters are visible, so that none reaches a terminal."""
+    return text.translate(_VISIBLE)
+
+
+def shortened(text: str, length: int = 200) -> str:
+    """Return text on one line, cut off behind so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+def as_text(value: Any) -> str:
+    """Return a JSON value as a person reads it: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else encode(value).decode()
+
+
+def clock_time(at: float) -> str:
+    """Return a time in the local zone."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds(length: float) -> str:
+    """Return a length of time."""
+    return f"{length:.2f} s"
+
+
+def console() -> Console:
+    """Return the console on standard output."""
+    return _console(is_error=False)
+
+
+def error_console() -> Console:
+    """Return the console on standard error."""
+    return _console(is_error=True)
+
+
+def _console(*, is_error: bool) -> Console:
+    stream = sys.stderr if is_error else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PLAIN_WIDTH
+    return Console(stderr=is_error, width=width, markup=False, emoji=False, highlight=False)
+
+
+def print_line(text: str = "", style: str = "") -> None:
+    """Print a line, wrapped at words."""
+    console().print(Text(printable(text), style=style))
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(encode(value))
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
+    """Print a table; cells wrap where the width does not suffice.
+
+    Args:
+        columns: The heads. One that begins with ``#`` is a number, set to the right.
+        rows: The cells, as plain text.
+        title: Stands above it.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        name = column.removeprefix("#")
+        table.add_column(name, justify="left" if name == column else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    if title:
+        print_line(title, "bold")
+    console().print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        table.add_row(name, Text(printable(value)))
+    console().print(table)

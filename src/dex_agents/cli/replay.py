@@ -1,0 +1,256 @@
+"""``replay``: recorded conversations become sessions, and are compared with what was stored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import click
+from msgspec import Struct
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dex_agents.backend import Backend
+from dex_agents.cli.driving import Driver, SessionReport
+from dex_agents.cli.errors import CommandError
+from dex_agents.cli.render import error_console, print_json, print_line, printable, seconds
+from dex_agents.cli.stores import named_backend, require_shared, store_option
+from dex_agents.cli.worker import lease_option
+from dex_agents.records import ToolEffect
+from dex_agents.runner import DeferredToolExecution, ToolPolicy
+from dex_agents.session import AgentSessionOptions, session_table
+from dex_agents.table import FlowTable
+from dex_agents.testing import InvocationLog, RecordedRunner, Recording
+
+__all__ = (
+    "FILE_VARIABLE",
+    "FLOW_TYPE",
+    "LOG_VARIABLE",
+    "READS_VARIABLE",
+    "flow",
+    "recorded_flow",
+    "replay",
+)
+
+FLOW_TYPE = "RecordedConversation"
+FILE_VARIABLE = "DEX_AGENTS_REPLAY_FILE"
+READS_VARIABLE = "DEX_AGENTS_REPLAY_READS"
+LOG_VARIABLE = "DEX_AGENTS_REPLAY_LOG"
+
+
+class Summary(Struct, frozen=True):
+    """What a replay did, as ``--json`` prints it."""
+
+    sessions: int
+    turns: int
+    tool_calls: int
+    messages: int
+    differences: list[dict[str, str]]
+    seconds: float
+    backend: str
+
+
+def flow() -> FlowTable:
+    """Return the flow for ``dex-agents worker dex_agents.cli.replay:flow``.
+
+    The recordings, the tools that only read, and the log of calls are named by
+    environment variables.
+
+    Raises:
+        CommandError: They name no file.
+    """
+    path = os.environ.get(FILE_VARIABLE)
+    if not path:
+        raise CommandError(f"Name the recordings in {FILE_VARIABLE}.")
+    log = os.environ.get(LOG_VARIABLE)
+    return recorded_flow(
+        _read(Path(path)), _names(os.environ.get(READS_VARIABLE, "")), Path(log) if log else None
+    )
+
+
+def recorded_flow(
+    recordings: Sequence[Recording], reads: Iterable[str], log: Path | None = None
+) -> FlowTable:
+    """Return a flow that replays these recordings.
+
+    Args:
+        recordings: Each becomes the session of its ID.
+        reads: The tools that only read. All others are once-only writes that
+            need no approval.
+        log: Where every real tool call is noted, or None.
+    """
+    calls = InvocationLog(log) if log is not None else None
+
+    def note(call: DeferredToolExecution) -> None:
+        if calls is not None:
+            record = call.tool_call
+            calls.record(
+                record.tool_name, key=call.idempotency_key, effect=record.effect, pid=os.getpid()
+            )
+
+    policies = {
+        name: ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE, requires_approval=False)
+        for name in _tool_names(recordings)
+    }
+    policies.update((name, ToolPolicy(ToolEffect.READ)) for name in reads)
+    return session_table(
+        RecordedRunner(recordings, on_tool_call=note),
+        flow_type=FLOW_TYPE,
+        options=AgentSessionOptions(tool_policies=policies),
+    )
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@store_option
+@click.option("--memory", is_flag=True, help="Keep the sessions in memory only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option(
+    "--concurrency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="How many sessions run at once.",
+)
+@click.option("--reads", metavar="NAMES", default="", help="Tools that only read: a,b,c.")
+@click.option("--log", type=click.Path(path_type=Path), help="Note every real tool call here.")
+@click.option("--allow-unknown", is_flag=True, help="A result may be unknown after a crash.")
+@click.option("--no-worker", is_flag=True, help="Only drive; a worker elsewhere does the work.")
+@lease_option(2.0)
+def replay(
+    file: Path,
+    store: str,
+    concurrency: int,
+    reads: str,
+    log: Path | None,
+    lease: float,
+    *,
+    memory: bool,
+    as_json: bool,
+    allow_unknown: bool,
+    no_worker: bool,
+) -> None:
+    """Replay recorded conversations as sessions, and compare what was stored.
+
+    FILE holds one conversation a line: {"id", "messages"} in the chat format. Sessions that
+    exist go on where they stand, so a replay that was cut off is simply run again. The exit
+    code is 1 when a session differs from its recording.
+
+    With --no-worker, start "dex-agents worker dex_agents.cli.replay:flow" beside it, with the
+    file named in DEX_AGENTS_REPLAY_FILE and the reads in DEX_AGENTS_REPLAY_READS.
+    """
+    if memory and no_worker:
+        raise click.UsageError("No other process can work on --memory: leave out --no-worker.")
+    recordings = _read(file)
+    url = "memory:" if memory else store
+    backend = named_backend(url)
+    if not memory:
+        require_shared(backend, url)
+    table = recorded_flow(recordings, _names(reads), log)
+    run = _replay(
+        recordings,
+        table,
+        backend,
+        concurrency=concurrency,
+        worker_options=None if no_worker else {"lease_seconds": lease},
+        allow_unknown=allow_unknown,
+    )
+    begun = time.monotonic()
+    reports = asyncio.run(run)
+    summary = _summary(reports, time.monotonic() - begun, backend.name)
+    if as_json:
+        print_json(summary)
+    else:
+        _print_summary(summary)
+    if summary.differences:
+        raise click.exceptions.Exit(1)
+
+
+async def _replay(
+    recordings: Sequence[Recording],
+    table: FlowTable,
+    backend: Backend,
+    *,
+    concurrency: int,
+    worker_options: dict[str, float] | None,
+    allow_unknown: bool,
+) -> list[SessionReport]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(backend)
+        if worker_options is not None:
+            await stack.enter_async_context(backend.worker([table], **worker_options))
+        progress = stack.enter_context(_progress())
+        total = sum(len(each.user_messages) for each in recordings)
+        task = progress.add_task("turns", total=total)
+        driver = Driver(
+            backend,
+            table,
+            allow_unknown=allow_unknown,
+            advance=lambda turns: progress.advance(task, turns),
+        )
+        return await driver.drive_all(recordings, concurrency)
+
+
+def _progress() -> Progress:
+    console = error_console()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+
+
+def _read(file: Path) -> list[Recording]:
+    recordings = Recording.read_file(file)
+    if not recordings:
+        raise CommandError(f"There are no recordings in {file}.")
+    return recordings
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _tool_names(recordings: Iterable[Recording]) -> set[str]:
+    return {
+        call["name"]
+        for recording in recordings
+        for message in recording.messages
+        for call in message.get("tool_calls") or ()
+    }
+
+
+def _summary(reports: Sequence[SessionReport], length: float, backend: str) -> Summary:
+    return Summary(
+        sessions=len(reports),
+        turns=sum(each.turns for each in reports),
+        tool_calls=sum(each.tool_calls for each in reports),
+        messages=sum(each.messages for each in reports),
+        differences=[
+            {"session_id": each.session_id, "difference": difference}
+            for each in reports
+            for difference in each.differences
+        ],
+        seconds=round(length, 3),
+        backend=backend,
+    )
+
+
+def _print_summary(summary: Summary) -> None:
+    for each in summary.differences:
+        print_line(printable(f"{each['session_id']}: {each['difference']}"))
+    count = len(summary.differences)
+    print_line(
+        f"{summary.sessions} sessions, {summary.turns} turns, {summary.tool_calls} tool calls and "
+        f"{summary.messages} messages on {summary.backend} in {seconds(summary.seconds)}: "
+        f"{count or 'no'} difference{'' if count == 1 else 's'}.",
+        "bold",
+    )

@@ -1,0 +1,153 @@
+"""The daily tools that watch: events, history, and the drawing of a flow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+import click
+import msgspec
+from rich.text import Text
+
+from dex_agents.backend import StepHistoryEntry
+from dex_agents.cli.errors import CommandError
+from dex_agents.cli.flows import FLOW, load_flow
+from dex_agents.cli.render import (
+    as_text,
+    clock_time,
+    console,
+    print_json,
+    print_table,
+    printable,
+    seconds,
+    shortened,
+)
+from dex_agents.cli.sessions import json_option
+from dex_agents.cli.stores import open_session, store_option
+from dex_agents.client import FollowedEvent
+from dex_agents.records import AgentEventType
+from dex_agents.session import client_table
+
+__all__ = ("events", "graph", "history")
+
+_DELTAS = (AgentEventType.TEXT_DELTA, AgentEventType.REASONING_DELTA)
+
+
+@click.command()
+@click.argument("session")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more until the session is closed.")
+@click.option("--from", "position", metavar="POSITION", help="Only events behind this position.")
+@store_option
+@json_option
+def events(
+    session: str, position: str | None, store: str, *, follow: bool, as_json: bool
+) -> None:
+    """Print a session's events; with --json one object a line."""
+    asyncio.run(_print_events(session, position, store, follow=follow, as_json=as_json))
+
+
+@click.command()
+@click.argument("session")
+@store_option
+@json_option
+def history(session: str, store: str, *, as_json: bool) -> None:
+    """Print what a session's Steps did, with their attempts."""
+
+    async def run() -> Sequence[StepHistoryEntry]:
+        async with open_session(store, session) as client:
+            return await client.read_history(session)
+
+    entries = asyncio.run(run())
+    if as_json:
+        print_json(entries)
+    else:
+        columns = ("Time", "Step", "#Attempt", "What happened", "#Took", "Error")
+        print_table(columns, [_history_row(entry) for entry in entries])
+
+
+@click.command()
+@click.argument("flow", type=FLOW, metavar="MODULE:FLOW", required=False)
+@click.option("--session", "of_session", is_flag=True, help="Draw the agent session itself.")
+def graph(flow: str | None, *, of_session: bool) -> None:
+    """Draw a flow as a Mermaid flowchart; without an argument, the agent session's."""
+    if flow and of_session:
+        raise click.UsageError("Name a flow or use --session, not both.")
+    table = load_flow(flow) if flow else client_table("AgentSession")
+    click.echo(table.to_mermaid(), nl=False)
+
+
+async def _print_events(
+    session: str, position: str | None, store: str, *, follow: bool, as_json: bool
+) -> None:
+    printer = EventPrinter()
+    async with (
+        open_session(store, session) as client,
+        _checked(client.follow_events(session, position=position, follow=follow)) as followed,
+    ):
+        async for each in followed:
+            if as_json:
+                print_json(each)
+            else:
+                printer.print(each)
+    printer.end()
+
+
+@asynccontextmanager
+async def _checked(
+    followed: AsyncIterator[FollowedEvent],
+) -> AsyncIterator[AsyncIterator[FollowedEvent]]:
+    """Close the iterator in time, and explain a position that the store does not know."""
+    try:
+        async with aclosing(followed):  # type: ignore[type-var] - an async generator, typed wider
+            yield followed
+    except ValueError as error:
+        if isinstance(error, CommandError | msgspec.ValidationError):
+            raise
+        raise CommandError(f"This is no position in the events: {error}.") from error
+
+
+class EventPrinter:
+    """Prints events a line each, and the pieces of one text behind each other."""
+
+    def __init__(self) -> None:
+        self._text_of: tuple[str, str, int] | None = None
+
+    def print(self, followed: FollowedEvent) -> None:
+        """Print one event."""
+        event = followed.event
+        text_of = (event.type, event.step_execution_id, event.attempt)
+        if event.type not in _DELTAS or text_of != self._text_of:
+            self.end()
+            console().print(self._head(followed), end="" if event.type in _DELTAS else "\n")
+        if event.type in _DELTAS:
+            self._text_of = text_of
+            click.echo(printable(str(event.payload.get("text", ""))), nl=False)
+
+    def end(self) -> None:
+        """End the line of a text."""
+        if self._text_of is not None:
+            self._text_of = None
+            click.echo()
+
+    def _head(self, followed: FollowedEvent) -> Text:
+        event = followed.event
+        step = event.step_execution_id
+        if event.attempt > 1:
+            step = f"{step} (attempt {event.attempt})"
+        head = Text(f"{followed.position:>5}  ", style="dim")
+        head.append(printable(f"{event.turn_id}  {step}  ")).append(printable(event.type), "bold")
+        if followed.supersedes:
+            head.append("  [replaces what an earlier attempt wrote]")
+        if event.type in _DELTAS:
+            return head.append("  ")
+        facts = [f"{name}={shortened(as_text(value))}" for name, value in event.payload.items()]
+        return head.append(printable("  " + " ".join(facts)))
+
+
+def _history_row(entry: StepHistoryEntry) -> tuple[str, ...]:
+    name = entry.step_execution_id or entry.step_type
+    attempt = str(entry.final_attempt) if entry.final_attempt else ""
+    took = seconds(entry.at - entry.begun_at) if entry.begun_at else ""
+    what = entry.event_type.removeprefix("step_").replace("_", " ")
+    return clock_time(entry.at), name, attempt, what, took, entry.error or ""

@@ -1,0 +1,108 @@
+"""``worker``: serves a flow until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import click
+import structlog
+
+from dex_agents.cli.flows import FLOW, load_flow
+from dex_agents.cli.stores import open_store, store_option
+from dex_agents.table import FlowTable
+
+__all__ = ("concurrency_option", "lease_option", "serve", "worker")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_AT_LEAST = 0.1
+
+
+def lease_option(default: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command ``--lease``."""
+    return click.option(
+        "--lease",
+        metavar="SECONDS",
+        type=click.FloatRange(min=_AT_LEAST),
+        default=default,
+        show_default=True,
+        help="How long sessions stay this worker's own when it dies.",
+    )
+
+
+concurrency_option = click.option(
+    "--concurrency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="How many Steps run at once.",
+)
+
+
+@click.command()
+@click.argument("flow", type=FLOW, metavar="MODULE:FLOW")
+@store_option
+@lease_option(15.0)
+@concurrency_option
+@click.option(
+    "--grace",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="How long running calls may go on after the first signal.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every Step, not only warnings.")
+def worker(
+    flow: str, store: str, lease: float, concurrency: int, grace: float, *, verbose: bool
+) -> None:
+    """Serve the sessions of one agent.
+
+    MODULE:FLOW is a FlowTable, or a function that returns one. The current folder can be
+    imported. SIGTERM or Ctrl-C lets running calls finish within the grace period; a second
+    signal stops at once, and what was running counts as it does after a crash.
+    """
+    table = load_flow(flow)
+    _log_to_stderr(verbose=verbose)
+    asyncio.run(serve(table, store, lease=lease, concurrency=concurrency, grace=grace))
+
+
+async def serve(
+    table: FlowTable, store: str, *, lease: float, concurrency: int, grace: float
+) -> None:
+    """Serve a flow until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, _stop, number, stopping)
+    async with open_store(store, creates=True) as backend:
+        options = {"lease_seconds": lease, "max_concurrent_steps": concurrency}
+        async with backend.worker([table], grace_seconds=grace, **options):
+            click.echo(f"Worker {os.getpid()} serves {table.flow_type} on {store}. Ctrl-C ends it.")
+            await stopping.wait()
+            click.echo(f"Worker {os.getpid()} lets running calls finish.")
+    click.echo(f"Worker {os.getpid()} has ended.")
+
+
+def _stop(number: int, stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        os._exit(128 + number)  # at once means: no matter what still runs, in whatever thread
+    stopping.set()
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    level = "info" if verbose else "warning"
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper("iso"),
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
