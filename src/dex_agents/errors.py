@@ -46,13 +46,6 @@ class EncodingError(DexAgentsError, ValueError):
         self.reason = reason
 
 
-class StoredRecordError(DexAgentsError, ValueError):
-    """Stored bytes do not hold the record that their row declares."""
-
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(f"The stored {what} cannot be read: {reason}")
-
-
 class FlowDefinitionError(DexAgentsError, ValueError):
     """A FlowTable is wrong; the message lists everything that is wrong with it."""
 
@@ -147,6 +140,13 @@ class StoreUnavailableError(StoreError):
             f"The store {path} cannot be used: {reason}. Nothing was half-written. "
             "Mend the cause; what was not acknowledged can be sent again."
         )
+
+
+class StoredRecordError(StoreError, ValueError):
+    """Stored bytes do not hold the record that their row declares."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"The stored {what} cannot be read: {reason}")
 
 
 class StoreCorruptError(StoreError):

@@ -35,6 +35,7 @@ T = TypeVar("T")
 _PATIENCE_SECONDS = 30.0
 _TELLING_SECONDS = 2.0
 """How long to wait for the story once the session itself has gone on."""
+_POLL_SECONDS = 0.01
 _LEASE_SECONDS = 1.0
 _ENDS = frozenset({AgentEventType.TURN_COMPLETED, AgentEventType.TURN_FAILED})
 _ASKS = frozenset({AgentEventType.INTERRUPT_RAISED}) | _ENDS
@@ -90,10 +91,9 @@ class Demo:
             await self._start_session(client, {each.flow_id for each in await backend.list_flows()})
             telling = asyncio.create_task(self.story.follow(client, self.session, _ASKS))
             self._start_worker()
-            gate = self._observatory.gate
-            await self._until(f"{MOVE} to begin", lambda: gate.is_reached)
+            await self._until(f"{MOVE} to begin", self._reached_gate)
             self._kill_worker()
-            gate.release()
+            self._observatory.gate.release()
             self._start_worker()
             interrupt = await self._until(
                 "a pending approval", lambda: self._pending_interrupt(client)
@@ -110,7 +110,7 @@ class Demo:
             )
             snapshot = await self._until("the answer", lambda: self._ended_turn(client))
             await _told(telling)
-            assert self._killed is not None  # noqa: S101 - the first half has killed it
+            assert self._killed is not None  # the first half has killed it
             return Evidence(
                 killed_pid=self._killed.pid,
                 exit_status=self._killed.returncode,
@@ -154,27 +154,36 @@ class Demo:
         self.story.tell("Worker", f"{self._worker.pid} starts", "dim")
 
     def _kill_worker(self) -> None:
-        assert self._worker is not None  # noqa: S101 - it has just come to the gate
+        assert self._worker is not None  # it has just come to the gate
         self.story.tell("Tool", f"{MOVE} has taken effect, but has not yet said so")
         self._worker.send_signal(signal.SIGKILL)
         self._worker.wait()
-        self.story.tell("kill -9", f"{self._worker.pid}, the worker, at the worst moment", "bold red")
+        self.story.tell(
+            "kill -9", f"{self._worker.pid}, the worker, at the worst moment", "bold red"
+        )
         self._killed = self._worker
 
     @property
     def _log(self) -> Path:
         return self.folder / "worker.log"
 
-    async def _until(self, description: str, probe: Callable[[], T | Awaitable[T]]) -> T:
+    async def _until(self, description: str, probe: Callable[[], Awaitable[T | None]]) -> T:
         """Wait for something, as long as the worker lives that must bring it about."""
 
-        def watched() -> T | Awaitable[T]:
+        async def watched() -> T | None:
             if self._worker is not None and self._worker.poll() is not None:
                 told = self._log.read_text(errors="replace").strip().splitlines()
                 raise CommandError(f"The worker has ended: {told[-1] if told else 'no word'}")
-            return probe()
+            return await probe()
 
-        return await wait_until(description, watched, timeout=_PATIENCE_SECONDS, interval=0.01)
+        found: T | None = await wait_until(
+            description, watched, timeout=_PATIENCE_SECONDS, interval=_POLL_SECONDS
+        )
+        assert found is not None  # wait_until returns nothing falsy
+        return found
+
+    async def _reached_gate(self) -> bool:
+        return self._observatory.gate.is_reached
 
     async def _pending_interrupt(self, client: AgentSessionClient) -> AgentInterrupt | None:
         snapshot = await self._ended_or_asking(client)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 
 from msgspec import Struct
 
 from dex_agents.backend import Backend
+from dex_agents.cli.following import followed_events
 from dex_agents.client import AgentSessionClient
 from dex_agents.errors import FlowAlreadyStartedError, FlowNotActiveError
 from dex_agents.records import (
@@ -121,7 +121,7 @@ class Driver:
         while True:
             snapshot = await self._client.get_agent_snapshot(session)
             if _is_waiting(snapshot) and await self._has_begun_all(session):
-                assert snapshot.state is not None  # noqa: S101 - _is_waiting has looked
+                assert snapshot.state is not None  # _is_waiting has looked
                 again = (await self._client.get_agent_snapshot(session)).state
                 if again == snapshot.state:
                     return again
@@ -140,8 +140,7 @@ class Driver:
         begun = [
             each
             for each in history
-            if each.step_type == "AwaitUserMessage"
-            and each.event_type == "step_execute_completed"
+            if each.step_type == "AwaitUserMessage" and each.event_type == "step_execute_completed"
         ]
         return len(sent) == len(begun)
 
@@ -159,11 +158,10 @@ class Driver:
                 return closed, position
 
     async def _next_end(self, session: str, number: int, position: str | None) -> str | None:
-        followed = self._client.follow_events(session, position=position)
         try:
             async with (
                 asyncio.timeout(_ASK_AGAIN_SECONDS),
-                aclosing(followed) as events,  # type: ignore[type-var] - typed wider
+                followed_events(self._client, session, position) as events,
             ):
                 async for each in events:
                     position = each.position

@@ -6,7 +6,8 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -14,23 +15,25 @@ from dex_agents.cli.errors import CommandError
 from dex_agents.errors import DexAgentsError
 from dex_agents.table import FlowTable
 
-__all__ = ("FLOW", "load_flow")
+__all__ = ("flow_argument", "load_flow")
 
 
-class FlowType(click.ParamType):
-    """The argument ``MODULE:FLOW``."""
-
-    name = "MODULE:FLOW"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the argument when it has the right form."""
-        module, _, attribute = str(value).partition(":")
-        if not module or not attribute:
-            self.fail(f"{value!r} is not of the form MODULE:FLOW, such as 'my_agent:flow'.", param, ctx)
-        return value
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-FLOW = FlowType()
+def flow_argument(*, required: bool = True) -> Callable[[Command], Command]:
+    """Give a command the argument ``MODULE:FLOW``, as ``flow``."""
+    return click.argument("flow", metavar="MODULE:FLOW", required=required, callback=_checked)
+
+
+def _checked(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    module, _, attribute = value.partition(":")
+    if not module or not attribute:
+        problem = f"{value!r} is not of the form MODULE:FLOW, such as 'my_agent:flow'."
+        raise click.BadParameter(problem, ctx, param)
+    return value
 
 
 def load_flow(name: str) -> FlowTable:

@@ -138,7 +138,9 @@ def _final_words(moved: AgentToolCall, notified: AgentToolCall) -> str:
         first = "M13 is at 22:40 now, an hour before the clouds."
     match notified.status:
         case ToolCallStatus.SUCCEEDED:
-            second = f"All {notified.output['messages_sent']} visitors have a text message about it."
+            second = (
+                f"All {notified.output['messages_sent']} visitors have a text message about it."
+            )
         case ToolCallStatus.REJECTED:
             second = "You did not want me to text the visitors, so I did not."
         case _:

@@ -62,8 +62,7 @@ class Evidence(Struct, frozen=True):
     def _death(self) -> Finding:
         return Finding(
             self.exit_status == -signal.SIGKILL,
-            f"Worker {self.killed_pid} was ended by signal {-(self.exit_status or 0)} (SIGKILL is "
-            f"{int(signal.SIGKILL)}), and another one took its session over.",
+            f"Worker {self.killed_pid} {_end(self.exit_status)}; another took its session over.",
         )
 
     def _reads(self) -> Finding:
@@ -91,13 +90,16 @@ class Evidence(Struct, frozen=True):
         )
 
     def _approved_write(self) -> Finding:
-        calls, effects = self.observatory.calls.count(NOTIFY), self.observatory.effects.count(NOTIFY)
+        calls, effects = (
+            self.observatory.calls.count(NOTIFY),
+            self.observatory.effects.count(NOTIFY),
+        )
         wanted = 1 if self.is_approved else 0
-        answer = "a person had said yes" if self.is_approved else "the person had said no"
+        answer = "yes" if self.is_approved else "no"
         return Finding(
             (calls, effects) == (wanted, wanted),
-            f"{NOTIFY} waited for an answer; when {answer}, it ran {_times(calls)} and took effect "
-            f"{_times(effects)}.",
+            f"{NOTIFY} waited for an approval; the answer was {answer}, and it ran {_times(calls)} "
+            f"and took effect {_times(effects)}.",
         )
 
     def _model_calls(self) -> Finding:
@@ -117,10 +119,16 @@ class Evidence(Struct, frozen=True):
         is_whole = numbers == list(range(1, len(numbers) + 1)) and self.answer is not None
         return Finding(
             is_whole and turns == 1 and state is not None and state.last_turn_error is None,
-            f"The session stored {len(numbers)} messages without a gap, in {turns} turn, from your "
-            f"message to the answer.",
+            f"The session stored {len(numbers)} messages without a gap, in turn {turns}, from your "
+            "message to the answer.",
         )
 
 
+def _end(exit_status: int | None) -> str:
+    if exit_status is not None and exit_status < 0:
+        return f"was ended by {signal.Signals(-exit_status).name}"
+    return f"ended with exit status {exit_status}"
+
+
 def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")

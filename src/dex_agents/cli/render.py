@@ -105,7 +105,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: st
         table.add_row(*(Text(printable(cell)) for cell in row))
     if title:
         print_line(title, "bold")
-    console().print(table)
+    _print_grid(table)
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -115,4 +115,13 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(name, Text(printable(value)))
-    console().print(table)
+    _print_grid(table)
+
+
+def _print_grid(table: Table) -> None:
+    """Print a table without the spaces that fill up its last column."""
+    target = console()
+    with target.capture() as captured:
+        target.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())

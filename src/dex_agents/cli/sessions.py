@@ -32,9 +32,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 @click.option("--flow-type", metavar="TYPE", required=True, help="Which agent it is.")
 @store_option
 @json_option
-def start(
-    session: str, message: str | None, flow_type: str, store: str, *, as_json: bool
-) -> None:
+def start(session: str, message: str | None, flow_type: str, store: str, *, as_json: bool) -> None:
     """Start a session, with a first message or without.
 
     A worker of the flow type runs it, now or when there is one.
@@ -134,9 +132,7 @@ def reject(
     session: str, interrupt_id: str | None, message: str | None, store: str, *, as_json: bool
 ) -> None:
     """Keep a waiting tool call from running; without an ID, the only one that waits."""
-    interrupt = asyncio.run(
-        _resolve(store, session, interrupt_id, approved=False, message=message)
-    )
+    interrupt = asyncio.run(_resolve(store, session, interrupt_id, approved=False, message=message))
     _acknowledge(
         f"Rejected: {_call(interrupt)}",
         as_json=as_json,
@@ -191,9 +187,7 @@ async def _resolve(
     return interrupt
 
 
-def _pick(
-    session: str, pending: list[AgentInterrupt], interrupt_id: str | None
-) -> AgentInterrupt:
+def _pick(session: str, pending: list[AgentInterrupt], interrupt_id: str | None) -> AgentInterrupt:
     if not pending:
         raise CommandError(f"Nothing waits for an approval in session {session!r}.")
     found = [each for each in pending if interrupt_id in (None, each.interrupt_id)]
@@ -223,7 +217,13 @@ def _show(summary: FlowSummary, snapshot: AgentSnapshot) -> None:
         print_table(
             ("Tool call", "Tool", "Effect", "Status", "Arguments"),
             [
-                (each.tool_call_id, each.tool_name, each.effect, each.status, as_text(each.arguments))
+                (
+                    each.tool_call_id,
+                    each.tool_name,
+                    each.effect,
+                    each.status,
+                    as_text(each.arguments),
+                )
                 for each in snapshot.tool_calls
             ],
         )

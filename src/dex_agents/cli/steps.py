@@ -14,6 +14,7 @@ __all__ = ("StepRow", "describe_steps")
 
 _WAITED = "step_wait_for_completed"
 _LOST = "step_attempt_failed"
+_WHAT = {"ResumeTurn": "gathered the results", "AwaitUserMessage": "waited for a message"}
 
 
 class StepRow(Struct, frozen=True):
@@ -63,17 +64,15 @@ def _row(
     ended = last.event_type.removeprefix("step_").removeprefix("execute_").replace("_", " ")
     return StepRow(
         step_execution_id=last.step_execution_id,
-        what=facts.get("what", ""),
+        what=facts.get("what", _WHAT.get(last.step_type, "")),
         attempts=last.final_attempt,
-        outcome=" ".join([*failures, facts.get("outcome", ended)]),
+        outcome="; ".join([facts.get("outcome", ended), *failures]),
         begun_at=last.begun_at,
         ended_at=last.at,
     )
 
 
-def _facts(
-    told: Sequence[AgentEvent], interrupts: dict[str, str]
-) -> Iterable[tuple[str, str]]:
+def _facts(told: Sequence[AgentEvent], interrupts: dict[str, str]) -> Iterable[tuple[str, str]]:
     asked: list[str] = []
     for event in told:
         payload: dict[str, Any] = event.payload

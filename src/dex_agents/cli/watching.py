@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Sequence
 
 import click
-import msgspec
 from rich.text import Text
 
 from dex_agents.backend import StepHistoryEntry
 from dex_agents.cli.errors import CommandError
-from dex_agents.cli.flows import FLOW, load_flow
+from dex_agents.cli.flows import flow_argument, load_flow
+from dex_agents.cli.following import followed_events
 from dex_agents.cli.render import (
     as_text,
     clock_time,
@@ -26,6 +25,7 @@ from dex_agents.cli.render import (
 from dex_agents.cli.sessions import json_option
 from dex_agents.cli.stores import open_session, store_option
 from dex_agents.client import FollowedEvent
+from dex_agents.errors import DexAgentsError
 from dex_agents.records import AgentEventType
 from dex_agents.session import client_table
 
@@ -40,9 +40,7 @@ _DELTAS = (AgentEventType.TEXT_DELTA, AgentEventType.REASONING_DELTA)
 @click.option("--from", "position", metavar="POSITION", help="Only events behind this position.")
 @store_option
 @json_option
-def events(
-    session: str, position: str | None, store: str, *, follow: bool, as_json: bool
-) -> None:
+def events(session: str, position: str | None, store: str, *, follow: bool, as_json: bool) -> None:
     """Print a session's events; with --json one object a line."""
     asyncio.run(_print_events(session, position, store, follow=follow, as_json=as_json))
 
@@ -67,7 +65,7 @@ def history(session: str, store: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("flow", type=FLOW, metavar="MODULE:FLOW", required=False)
+@flow_argument(required=False)
 @click.option("--session", "of_session", is_flag=True, help="Draw the agent session itself.")
 def graph(flow: str | None, *, of_session: bool) -> None:
     """Draw a flow as a Mermaid flowchart; without an argument, the agent session's."""
@@ -81,30 +79,22 @@ async def _print_events(
     session: str, position: str | None, store: str, *, follow: bool, as_json: bool
 ) -> None:
     printer = EventPrinter()
-    async with (
-        open_session(store, session) as client,
-        _checked(client.follow_events(session, position=position, follow=follow)) as followed,
-    ):
-        async for each in followed:
-            if as_json:
-                print_json(each)
-            else:
-                printer.print(each)
-    printer.end()
-
-
-@asynccontextmanager
-async def _checked(
-    followed: AsyncIterator[FollowedEvent],
-) -> AsyncIterator[AsyncIterator[FollowedEvent]]:
-    """Close the iterator in time, and explain a position that the store does not know."""
     try:
-        async with aclosing(followed):  # type: ignore[type-var] - an async generator, typed wider
-            yield followed
+        async with (
+            open_session(store, session) as client,
+            followed_events(client, session, position, follow=follow) as followed,
+        ):
+            async for each in followed:
+                if as_json:
+                    print_json(each)
+                else:
+                    printer.print(each)
     except ValueError as error:
-        if isinstance(error, CommandError | msgspec.ValidationError):
+        if isinstance(error, DexAgentsError):
             raise
-        raise CommandError(f"This is no position in the events: {error}.") from error
+        raise CommandError(f"{position!r} is no position in the events.") from error
+    finally:
+        printer.end()
 
 
 class EventPrinter:

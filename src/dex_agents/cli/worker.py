@@ -11,7 +11,7 @@ from collections.abc import Callable
 import click
 import structlog
 
-from dex_agents.cli.flows import FLOW, load_flow
+from dex_agents.cli.flows import flow_argument, load_flow
 from dex_agents.cli.stores import open_store, store_option
 from dex_agents.table import FlowTable
 
@@ -44,7 +44,7 @@ concurrency_option = click.option(
 
 
 @click.command()
-@click.argument("flow", type=FLOW, metavar="MODULE:FLOW")
+@flow_argument()
 @store_option
 @lease_option(15.0)
 @concurrency_option

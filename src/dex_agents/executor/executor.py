@@ -131,9 +131,14 @@ class Executor:
     async def _look_for_work(self) -> None:
         while True:
             await self.store.changed_elsewhere.wait(self._patience())
-            with contextlib.suppress(StoreError):
+            try:
                 self._follow_changes()
-            self.look()
+                self.look()
+            except StoreError as error:
+                self._telemetry.warn(names.STORE_UNAVAILABLE, error=str(error))
+            except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
+                context = {"message": "A dex-agents worker met a fault", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
     def _patience(self) -> float:
         """Return how long to wait for a change: until a Timer is due, or a lease may end."""
