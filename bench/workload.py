@@ -1,0 +1,209 @@
+"""The work that is measured: turns of seven Steps, over a runner and tools that return at once.
+
+A session gets all its messages up front. Where its time is to be taken, a
+message tells the runner to pause: the first model call of that turn begins
+only once the commit before it is durable, says that it is there, and goes on
+when told to. From one pause to the next lie whole turns and nothing else: no
+client calls, no polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+
+from dex_agents import (
+    AgentSessionClient,
+    AgentTurnContext,
+    AgentTurnOutcome,
+    DeferredToolCall,
+    DeferredToolExecution,
+    FrameworkMessage,
+    MessageRole,
+    ToolCallsRequested,
+    ToolEffect,
+    ToolExecutionResult,
+    TurnCompleted,
+    session_table,
+)
+from dex_agents.executor import LocalBackend
+from dex_agents_memory import MemoryBackend
+from dex_agents_sqlite import SqliteBackend
+
+__all__ = (
+    "BACKENDS",
+    "PAYLOAD",
+    "STEPS_PER_TURN",
+    "MeasuredSession",
+    "Sizes",
+    "Stopwatch",
+    "grow",
+    "pause",
+    "serving",
+    "turn",
+)
+
+PAYLOAD = "x" * 1024
+STEPS_PER_TURN = 7
+"""AwaitUserMessage, RunModel, three times CallTool, ResumeTurn, RunModel."""
+MESSAGES_PER_TURN = 2
+BACKENDS = ("memory", "sqlite")
+
+_TOOL_CALLS = 3
+_PAUSE, _GROW = "pause ", "grow "
+
+
+class Sizes(Struct, frozen=True):
+    """How much is measured.
+
+    Attributes:
+        turns: Of one session; what runs many of them shares them out.
+        near: The message at which a turn counts as early.
+        far: The message at which a turn counts as late.
+    """
+
+    turns: int = 200
+    near: int = 100
+    far: int = 10_000
+
+
+def turn() -> str:
+    """Return the user message of an ordinary turn."""
+    return PAYLOAD
+
+
+def pause() -> str:
+    """Return the user message of a turn that waits before its first model call answers."""
+    return _PAUSE + PAYLOAD[len(_PAUSE) :]
+
+
+def grow(messages: int) -> str:
+    """Return the user message of a turn without tools that adds so many messages, itself one."""
+    return f"{_GROW}{messages - 1} "
+
+
+class _Gate:
+    """Where one session pauses."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def pass_through(self) -> None:
+        self.reached.set()
+        await self.opened.wait()
+        self.opened.clear()
+
+
+class _Runner:
+    """Asks for three reads, then answers."""
+
+    def __init__(self) -> None:
+        self.gates: dict[str, _Gate] = {}
+
+    def build_user_message(self, text: str) -> FrameworkMessage:
+        return FrameworkMessage(MessageRole.USER, {"role": "user", "content": text}, text)
+
+    async def run_model_step(self, turn: AgentTurnContext) -> AgentTurnOutcome:
+        if turn.is_resuming:
+            return TurnCompleted([_answer()])
+        text = turn.messages[-1].text or ""
+        if text.startswith(_PAUSE):
+            await self.gates[turn.flow_id].pass_through()
+        elif text.startswith(_GROW):
+            return TurnCompleted([_answer()] * int(text.split()[1]))
+        policy = turn.resolve_tool_policy("look", ToolEffect.READ)
+        calls = [
+            DeferredToolCall(f"call-{i}", "look", {"at": i}, policy) for i in range(_TOOL_CALLS)
+        ]
+        return ToolCallsRequested("state", calls)
+
+    async def execute_deferred_tool_call(self, call: DeferredToolExecution) -> ToolExecutionResult:  # noqa: ARG002 - every call gets the same
+        return ToolExecutionResult(PAYLOAD)
+
+
+def _answer() -> FrameworkMessage:
+    item = {"role": "assistant", "content": PAYLOAD}
+    return FrameworkMessage(MessageRole.ASSISTANT, item, "done")
+
+
+class Bench:
+    """An open backend with one worker."""
+
+    def __init__(self, backend: LocalBackend, runner: _Runner, client: AgentSessionClient) -> None:
+        self.backend = backend
+        self.runner = runner
+        self.client = client
+
+    async def paused(self, session_id: str, messages: Sequence[str]) -> MeasuredSession:
+        """Start a session, send it everything, and return it at its first pause."""
+        self.runner.gates[session_id] = _Gate()
+        await self.client.start_session(session_id)
+        for text in messages:
+            await self.client.send_user_message(session_id, text)
+        session = MeasuredSession(self, session_id)
+        await session.until_paused()
+        return session
+
+
+class MeasuredSession:
+    """A session that stands at a pause."""
+
+    def __init__(self, bench: Bench, session_id: str) -> None:
+        self.session_id = session_id
+        self._client = bench.client
+        self._gate = bench.runner.gates[session_id]
+
+    async def until_paused(self) -> None:
+        """Wait for the pause."""
+        await self._gate.reached.wait()
+        self._gate.reached.clear()
+
+    async def to_next_pause(self) -> None:
+        """Let it run from this pause to the next."""
+        self._gate.opened.set()
+        await self.until_paused()
+
+    async def stop(self) -> None:
+        """End the session."""
+        await self._client.stop_session(self.session_id)
+
+
+@asynccontextmanager
+async def serving(name: str) -> AsyncIterator[Bench]:
+    """Open a fresh backend with a worker, and leave nothing behind."""
+    runner = _Runner()
+    table = session_table(runner, flow_type="Bench")
+    with tempfile.TemporaryDirectory(prefix="dex-agents-bench-") as folder:
+        path = Path(folder) / "bench.db"
+        backend = SqliteBackend(path) if name == "sqlite" else MemoryBackend()
+        async with backend, backend.worker([table]):
+            yield Bench(backend, runner, AgentSessionClient(backend, table))
+
+
+class Stopwatch:
+    """Takes the seconds that a block lasts, with the garbage of what went before collected."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        self._begun = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.seconds = time.perf_counter() - self._begun
