@@ -46,13 +46,21 @@ class _Counter:
         self.statements += 1
 
     def now(self) -> tuple[int, int, int]:
-        return self.commits, sum(c.total_changes() for c in self._connections), self.statements
+        rows = sum(_total_changes(connection) for connection in self._connections)
+        return self.commits, rows, self.statements
 
     def stored_bytes(self) -> int:
         before = self.statements
         found = int(self._connections[-1].execute(_STORED).get)
         self.statements = before
         return found
+
+
+def _total_changes(connection: apsw.Connection) -> int:
+    try:
+        return int(connection.total_changes())
+    except apsw.ConnectionClosedError:
+        return 0  # it only created the file
 
 
 async def measure(sizes: Sizes) -> dict[str, float]:

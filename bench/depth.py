@@ -22,7 +22,7 @@ from bench.workload import (
     serving,
 )
 
-__all__ = ("messages_around", "measure")
+__all__ = ("measure", "messages_around")
 
 _BATCH = 1000
 """How many messages one turn of the preparation adds."""

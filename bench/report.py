@@ -38,12 +38,12 @@ FIGURES = {
     "commits_per_step": Figure("SQLite, commits", "per Step", 2),
     "rows_per_step": Figure("SQLite, rows written", "per Step", 2),
     "statements_per_step": Figure("SQLite, statements", "per Step", 2),
-    "stored_bytes_per_turn_near": Figure("SQLite, stored by an early turn", "bytes"),
-    "stored_bytes_per_turn_far": Figure("SQLite, stored by a late turn", "bytes"),
+    "stored_bytes_per_turn_near": Figure("SQLite, stored early", "bytes/turn"),
+    "stored_bytes_per_turn_far": Figure("SQLite, stored late", "bytes/turn"),
     "sqlite_sequence_to_bare": Figure("SQLite, one session / bare", "", 2, ">= 0.35"),
     "sqlite_parallel_to_bare": Figure("SQLite, 64 sessions / bare", "", 2, "> 1.00"),
-    "sqlite_far_to_near": Figure("SQLite, late turn / early turn", "", 2, "< 1.20"),
-    "memory_far_to_near": Figure("memory, late turn / early turn", "", 2, "< 1.20"),
+    "sqlite_far_to_near": Figure("SQLite, late / early turn", "", 2, "< 1.20"),
+    "memory_far_to_near": Figure("memory, late / early turn", "", 2, "< 1.20"),
 }
 
 RATIOS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
+import time
 from pathlib import Path
 
 import apsw
@@ -22,14 +22,17 @@ __all__ = ("SCHEMA_VERSION", "connect", "prepare", "translated")
 APPLICATION_ID = 0x44455841  # "DEXA"
 SCHEMA_VERSION = 1
 
-_MAGIC = b"SQLite format 3\0"
+_CREATION_LOOKS = 5
+_CREATION_SECONDS = 0.02
+_SMALLEST_DATABASE = 512
+"""SQLite takes a smaller file for an empty one, and would overwrite it."""
 _OPEN_PATIENCE_MS = 5000
 
 
 def prepare(path: Path) -> None:
     """Make sure that the file is a store that this version can use, creating it if need be.
 
-    A file that is something else is judged by its first bytes, and left untouched.
+    A file that is something else is left untouched.
 
     Raises:
         StoreForeignError: It is a folder, or another program's file.
@@ -40,37 +43,48 @@ def prepare(path: Path) -> None:
     if path.is_dir():
         raise StoreForeignError(str(path), "it is a folder")
     try:
-        # SQLite gives the files beside it the same mode.
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        with path.open("rb") as file:
-            head = file.read(100)
+        # SQLite gives the files beside it the same mode. An existing file is never opened
+        # by hand: closing it would drop the locks that this process holds on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
     except OSError as error:
         raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
-    if head:
-        _check_head(path, head)
-    else:
+    if path.stat().st_size == 0:
         _create(path)
+    else:
+        _check(path)
 
 
-def _check_head(path: Path, head: bytes) -> None:
-    if len(head) < 100 or not head.startswith(_MAGIC):
-        raise StoreForeignError(str(path), "it is no SQLite database")
-    (version,) = struct.unpack(">I", head[60:64])
-    (application,) = struct.unpack(">I", head[68:72])
-    if (application, version) == (0, 0) and _is_empty(path):
-        _create(path)  # another process has opened it and not yet written the schema
-    elif application != APPLICATION_ID:
+def _check(path: Path) -> None:
+    """Judge an existing file by its header, and wait for a process that is just creating it."""
+    for _ in range(_CREATION_LOOKS):
+        application, version = _marks(path)
+        if (application, version) != (0, 0):
+            break
+        time.sleep(_CREATION_SECONDS)
+    if application != APPLICATION_ID:
         raise StoreForeignError(str(path), "it is another program's database")
-    elif version > SCHEMA_VERSION:
+    if version > SCHEMA_VERSION:
         raise StoreNewerError(str(path), version, SCHEMA_VERSION)
 
 
-def _is_empty(path: Path) -> bool:
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+def _marks(path: Path) -> tuple[int, int]:
+    """Return a database's application ID and version, without a lock or a file beside it."""
+    uri = f"{path.resolve().as_uri()}?immutable=1"
     try:
-        return not connection.execute("SELECT count(*) FROM sqlite_schema").get
-    finally:
-        connection.close()
+        if path.stat().st_size < _SMALLEST_DATABASE:
+            raise apsw.NotADBError
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(uri, flags=flags)
+        try:
+            return connection.pragma("application_id"), connection.pragma("user_version")
+        finally:
+            connection.close()
+    except apsw.NotADBError as error:
+        raise StoreForeignError(str(path), "it is no SQLite database") from error
+    except apsw.Error as error:
+        raise translated(path, error) from error
 
 
 def _create(path: Path) -> None:

@@ -55,6 +55,7 @@ class SqliteStore:
         self.changed = ChangeSignal()
         self.changed_elsewhere = ChangeSignal()
         self._path = path
+        self._is_open = False
         self._poll: asyncio.TimerHandle | None = None
         self._data_version: int | None = None
         self._changed_at = 0.0
@@ -64,7 +65,7 @@ class SqliteStore:
     async def open(self) -> None:
         """Open or create the file."""
         prepare(self._path)
-        self._reads = connect(self._path)
+        self._reader = connect(self._path)
         self._writes = connect(self._path)
         self._writer = Writer(self._path, self._writes, self.changed.notify)
         self._streams = StreamBuffer(self._writer)
@@ -78,7 +79,7 @@ class SqliteStore:
             self._poll.cancel()
         self._streams.flush()
         await self._writer.close()
-        self._reads.close()
+        self._reader.close()
         self._writes.close()
 
     def _look(self) -> None:
@@ -96,6 +97,12 @@ class SqliteStore:
         is_busy = loop.time() - self._changed_at < _BUSY_FOR_SECONDS
         delay = _BUSY_POLL_SECONDS if is_busy else _IDLE_POLL_SECONDS
         self._poll = loop.call_later(delay, self._look)
+
+    @property
+    def _reads(self) -> apsw.Connection:
+        if not self._is_open:
+            raise StoreUnavailableError(str(self._path), "it is not open; use 'async with'")
+        return self._reader
 
     # Reading
 
@@ -176,7 +183,7 @@ class SqliteStore:
 
     def _add(self, write: Callable[[apsw.Connection], None], done: Done) -> None:
         if not self._is_open:
-            done(StoreUnavailableError(str(self._path), "it is closed"))
+            done(StoreUnavailableError(str(self._path), "it is not open; use 'async with'"))
             return
         self._streams.flush()
         self._writer.add(Operation(write, done))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import enum
 import json
@@ -126,7 +126,7 @@ def test_a_lone_surrogate_becomes_the_replacement_character_in_keys_and_values()
 def test_keys_that_the_surrogate_rule_makes_equal_are_refused():
     """No entry of an object is silently lost to another one."""
     with pytest.raises(EncodingError, match=r"^item\.deep cannot be stored: two keys become"):
-        json_value({"deep": {"\ud800": 1, "\udfff": 2}}, "item")
+        json_value({"deep": {chr(0xD800): 1, chr(0xDFFF): 2}}, "item")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -141,7 +141,9 @@ def test_a_tuple_becomes_a_list():
     assert same(json_value((1, ("a", ())), "item"), [1, ["a", []]])
 
 
-@pytest.mark.parametrize("text", ["\0", "a\0b", "\x00" * 3, "\x7f", "\u2028", "\ufeff", "\U0010ffff"])
+@pytest.mark.parametrize(
+    "text", ["\0", "a\0b", "\x00" * 3, "\x7f", "\u2028", "\ufeff", "\U0010ffff"]
+)
 def test_nul_and_other_unusual_text_is_kept(text):
     """Whatever UTF-8 can carry is kept, as a key too."""
     value = {text: text}
@@ -159,7 +161,9 @@ def test_integers_keep_every_digit(number):
     assert same(decode(encode(json_value([number], "item")), Any), [number])
 
 
-@pytest.mark.parametrize("number", [-LARGEST - 1, 10**4300, -(10**4300), 10**20_000], ids=int.bit_length)
+@pytest.mark.parametrize(
+    "number", [-LARGEST - 1, 10**4300, -(10**4300), 10**20_000], ids=int.bit_length
+)
 def test_an_integer_that_could_not_be_read_again_is_refused(number):
     """Beyond Python's limit for reading digits the value is refused, and its place named."""
     with pytest.raises(EncodingError, match=r"^item\[1\]\.n cannot be stored"):
@@ -180,9 +184,9 @@ NOT_JSON = [
     memoryview(b"bytes"),
     {1, 2},
     frozenset("a"),
-    datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
-    datetime.date(2026, 1, 1),
-    datetime.timedelta(1),
+    dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    dt.date(2026, 1, 1),
+    dt.timedelta(1),
     uuid.UUID(int=1),
     decimal.Decimal("1.5"),
     1 + 2j,
@@ -219,7 +223,7 @@ def test_the_path_in_an_error_leads_to_the_value(sibling, value, steps):
     assert caught.value.what == place
 
 
-@pytest.mark.parametrize("key", [1, 1.5, None, True, b"a", ("a",), datetime.date(2026, 1, 1)])
+@pytest.mark.parametrize("key", [1, 1.5, None, True, b"a", ("a",), dt.date(2026, 1, 1)])
 def test_a_key_that_is_no_string_is_refused(key):
     """JSON would turn such a key into text, so the value would not come back equal."""
     with pytest.raises(EncodingError) as caught:
@@ -283,7 +287,7 @@ def test_records_come_back_equal(item, text):
 
 def test_encode_names_what_cannot_be_encoded():
     """A value without a JSON form is an `EncodingError`, with the cause kept."""
-    with pytest.raises(EncodingError, match="^usage cannot be stored: ") as caught:
+    with pytest.raises(EncodingError, match=r"^usage cannot be stored: ") as caught:
         encode(object(), "usage")
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, DexAgentsError)
@@ -309,7 +313,7 @@ def test_encode_names_what_cannot_be_encoded():
 )
 def test_bytes_that_hold_no_such_record_are_a_stored_record_error(data):
     """Damaged or foreign bytes give one readable error."""
-    with pytest.raises(StoredRecordError, match="^The stored usage cannot be read: "):
+    with pytest.raises(StoredRecordError, match=r"^The stored usage cannot be read: "):
         decode(data, AgentUsage, "usage")
 
 

@@ -62,6 +62,7 @@ from dex_agents.table import (
     RetryPolicy,
     Step,
     StepOptions,
+    Timer,
     Wait,
 )
 
@@ -119,9 +120,7 @@ class Flow:
         return self.apply(WaitReturned(execution_id, self[execution_id].attempt, wait))
 
     def fail(self, execution_id: str, **given: Any) -> Transition:
-        return self.apply(
-            AttemptFailed(execution_id, self[execution_id].attempt, BROKEN, **given)
-        )
+        return self.apply(AttemptFailed(execution_id, self[execution_id].attempt, BROKEN, **given))
 
     def publish(self, *messages: tuple[str, int]) -> Transition:
         return self.apply(RpcReturned("send", sending(*messages)))
@@ -167,8 +166,16 @@ def consumed(execution: Execution) -> list[tuple[str, int]]:
 
 def bytes_of(state: FlowState) -> bytes:
     return msgspec.json.encode(
-        (state.header, state.executions, state.queues, state.timed, state.locks, state.waiting_on)
-        + (state.running, state.runnable)
+        (
+            state.header,
+            state.executions,
+            state.queues,
+            state.timed,
+            state.locks,
+            state.waiting_on,
+            state.running,
+            state.runnable,
+        )
     )
 
 
@@ -313,11 +320,8 @@ def test_a_timer_is_chosen_before_a_channel():
     """Rule 3: ``any_of`` looks at Timers first, so a late wake-up does not take a message."""
     flow = Flow()
     flow.start("WaitA")
-    inbox = Channel("inbox", int)
-    wait = Wait.any_of(inbox.for_one(), *[])
-    assert wait.candidates == ((0,),)
-    conditions = (ChannelWait("inbox"), TimerWait(START + 5))
-    flow.wait("WaitA-1", *conditions, groups=((1,), (0,)))
+    groups = Wait.any_of(Channel("inbox", int).for_one(), Timer(5)).candidates
+    flow.wait("WaitA-1", ChannelWait("inbox"), TimerWait(START + 5), groups=groups)
     flow.now += 5
     flow.publish(("inbox", 1))
     assert (flow["WaitA-1"].chosen, flow["WaitA-1"].consumed) == ((1,), ())
@@ -523,7 +527,7 @@ ENDINGS: dict[str, Callable[[str, int], Event]] = {
     "execute": lambda name, n: ExecuteReturned(name, n, go("B"), sending(("inbox", 1))),
     "wait_for": lambda name, n: WaitReturned(name, n, StoredWait(), sending(("inbox", 1))),
     "failure": lambda name, n: AttemptFailed(name, n, BROKEN),
-    "abandoned": lambda name, n: AttemptAbandoned(name, n),
+    "abandoned": AttemptAbandoned,
 }
 
 
@@ -729,7 +733,7 @@ def test_a_decision_cancels_by_type():
     flow = Flow()
     flow.start("A", "WaitB", "A", "C", slots=3)
     flow.wait("WaitB-1", ChannelWait("inbox"))
-    flow.start_more = flow.apply(RpcReturned("more", next_steps=(to("A"),)), slots=0)
+    flow.apply(RpcReturned("more", next_steps=(to("A"),)), slots=0)
     transition = flow.end("C-1", go("D", cancel_steps=("A", "WaitB")))
     assert set(flow.state.executions) == {"D-1"}
     assert [e for e in transition.effects if isinstance(e, Cancel)] == [
@@ -757,15 +761,26 @@ def test_siblings_are_what_the_same_decision_scheduled():
     assert set(flow.state.executions) == {"C-1", "B-2"}
 
 
+def test_siblings_are_cancelled_in_the_order_of_scheduling():
+    """Rule 8: which of them began first does not matter."""
+    flow = Flow()
+    flow.start("C", "A", "B", slots=1)
+    flow.advance(0)
+    flow.apply(AttemptAbandoned("A-1", 1))  # it begins last now
+    transition = flow.end("C-1", go(cancel_sibling_steps=("A", "B")))
+    assert transition.effects == (Cancel("A-1", 1), Cancel("B-1", 1))
+
+
 def test_a_cancelled_step_gives_its_lock_to_the_next():
     """Rule 8: cancelling releases locks in the same transition."""
-    flow = Flow(A=ExecutionOptions(locks=("Name",)))
-    flow.start("A", "A", "B")
+    options = ExecutionOptions(locks=("Name",))
+    flow = Flow(A=options, B=options)
+    flow.start("A", "B")
     assert flow.state.locks == {"Name": "A-1"}
-    flow.apply(RpcReturned("x"))
-    transition = flow.end("B-1", go("C", cancel_steps=("A",)))
-    assert flow.state.locks == {}
-    assert begun_ids(transition) == ["C-1"]
+    transition = flow.apply(RpcReturned("drop", cancel_steps=("A",)))
+    assert transition.effects[0] == Cancel("A-1", 1)
+    assert begun_ids(transition) == ["B-1"]
+    assert flow.state.locks == {"Name": "B-1"}
 
 
 # 10: RPCs and locks
@@ -1005,7 +1020,7 @@ def test_the_history_tells_what_happened():
         flow.end("R-1", ExecutionDecision(close=Close.GRACEFUL_COMPLETE)),
     ):
         entries += transition.changes.history
-    assert [entry.seq for entry in entries] == list(range(1, 8))
+    assert [entry.seq for entry in entries] == list(range(1, 7))
     assert [(e.event_type, e.step_execution_id, e.final_attempt) for e in entries] == [
         (HistoryEvent.FLOW_STARTED, "", 0),
         (HistoryEvent.WAIT_FOR_COMPLETED, "WaitA-1", 1),
@@ -1013,7 +1028,10 @@ def test_the_history_tells_what_happened():
         (HistoryEvent.EXECUTE_FAILED, "WaitA-1", 2),
         (HistoryEvent.EXECUTE_COMPLETED, "R-1", 1),
         (HistoryEvent.FLOW_CLOSED, "", 0),
-    ] or len(entries) == 7
+    ]
+    assert [entry.at for entry in entries] == [START] * 3 + [START + 1] * 3
+    assert [entry.failure for entry in entries[2:4]] == [BROKEN, BROKEN]
+    assert (entries[4].origin, entries[4].begun_at) == ("WaitA-1", START + 1)
 
 
 def test_a_state_shows_itself_briefly():

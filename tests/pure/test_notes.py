@@ -119,16 +119,14 @@ def test_the_note_has_the_published_format():
         call(ToolCallStatus.REJECTED, 3, tool_name="cancel", arguments=None),
         call(ToolCallStatus.OUTCOME_UNKNOWN, 4, tool_name="mail", arguments=[1], error="Died."),
     ]
-    assert build_turn_failure_note(records) == "\n".join(
-        (
-            "[Dex] The previous turn failed after these tool calls ran:",
-            '- book {"id":7} -> succeeded: done',
-            '- pay {"eur": 5} -> failed: The tool call failed: no card',
-            "- cancel null -> rejected: The tool call was rejected. The tool was not run.",
-            "- mail [1] -> outcome_unknown: It is unknown whether the tool call took effect: "
-            "Died. Check before doing anything that depends on it.",
-            "Do not repeat these tool calls unless the user asks again.",
-        )
+    assert build_turn_failure_note(records) == (
+        "[Dex] The previous turn failed after these tool calls ran:\n"
+        '- book {"id":7} -> succeeded: done\n'
+        '- pay {"eur": 5} -> failed: The tool call failed: no card\n'
+        "- cancel null -> rejected: The tool call was rejected. The tool was not run.\n"
+        "- mail [1] -> outcome_unknown: It is unknown whether the tool call took effect: "
+        "Died. Check before doing anything that depends on it.\n"
+        "Do not repeat these tool calls unless the user asks again."
     )
 
 

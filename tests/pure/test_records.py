@@ -27,7 +27,9 @@ RECORDS = sorted(
     (
         each
         for each in vars(records).values()
-        if isinstance(each, type) and issubclass(each, msgspec.Struct) and each is not msgspec.Struct
+        if isinstance(each, type)
+        and issubclass(each, msgspec.Struct)
+        and each is not msgspec.Struct
     ),
     key=lambda each: each.__name__,
 )

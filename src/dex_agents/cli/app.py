@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from dex_agents.cli.approvals import approve, reject
 from dex_agents.cli.demo import demo
 from dex_agents.cli.render import printable
 from dex_agents.cli.replay import replay
-from dex_agents.cli.sessions import approve, reject, send, sessions, show, start, stop
+from dex_agents.cli.sessions import send, sessions, show, start, stop
 from dex_agents.cli.stores import group_store_option
 from dex_agents.cli.watching import events, graph, history
 from dex_agents.cli.worker import worker

@@ -57,8 +57,6 @@ def load_flow(name: str) -> FlowTable:
         table = found() if callable(found) else found
     except DexAgentsError:
         raise
-    except AttributeError as error:
-        raise CommandError(f"{name} cannot be loaded: {error}.") from error
     except Exception as error:
         raise CommandError(_explain(name, error)) from error
     if not isinstance(table, FlowTable):

@@ -81,7 +81,7 @@ def _console(*, is_error: bool) -> Console:
 
 def print_line(text: str = "", style: str = "") -> None:
     """Print a line, wrapped at words."""
-    console().print(Text(printable(text), style=style))
+    _print_stripped(Text(printable(text), style=style))
 
 
 def print_json(value: Any) -> None:
@@ -105,7 +105,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: st
         table.add_row(*(Text(printable(cell)) for cell in row))
     if title:
         print_line(title, "bold")
-    _print_grid(table)
+    _print_stripped(table)
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -115,13 +115,13 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(name, Text(printable(value)))
-    _print_grid(table)
+    _print_stripped(table)
 
 
-def _print_grid(table: Table) -> None:
-    """Print a table without the spaces that fill up its last column."""
+def _print_stripped(shown: Table | Text) -> None:
+    """Print something without the spaces that fill up its lines."""
     target = console()
     with target.capture() as captured:
-        target.print(table)
+        target.print(shown)
     for line in captured.get().splitlines():
         click.echo(line.rstrip())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,30 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dex_agents.backend import Backend
 from dex_agents.cli.driving import Driver, SessionReport
-from dex_agents.cli.errors import CommandError
+from dex_agents.cli.recorded import flow, read_recordings, recorded_flow, tool_names
 from dex_agents.cli.render import error_console, print_json, print_line, printable, seconds
 from dex_agents.cli.stores import named_backend, require_shared, store_option
 from dex_agents.cli.worker import lease_option
-from dex_agents.records import ToolEffect
-from dex_agents.runner import DeferredToolExecution, ToolPolicy
-from dex_agents.session import AgentSessionOptions, session_table
 from dex_agents.table import FlowTable
-from dex_agents.testing import InvocationLog, RecordedRunner, Recording
+from dex_agents.testing import Recording
 
-__all__ = (
-    "FILE_VARIABLE",
-    "FLOW_TYPE",
-    "LOG_VARIABLE",
-    "READS_VARIABLE",
-    "flow",
-    "recorded_flow",
-    "replay",
-)
-
-FLOW_TYPE = "RecordedConversation"
-FILE_VARIABLE = "DEX_AGENTS_REPLAY_FILE"
-READS_VARIABLE = "DEX_AGENTS_REPLAY_READS"
-LOG_VARIABLE = "DEX_AGENTS_REPLAY_LOG"
+__all__ = ("flow", "replay")
 
 
 class Summary(Struct, frozen=True):
@@ -51,56 +34,6 @@ class Summary(Struct, frozen=True):
     differences: list[dict[str, str]]
     seconds: float
     backend: str
-
-
-def flow() -> FlowTable:
-    """Return the flow for ``dex-agents worker dex_agents.cli.replay:flow``.
-
-    The recordings, the tools that only read, and the log of calls are named by
-    environment variables.
-
-    Raises:
-        CommandError: They name no file.
-    """
-    path = os.environ.get(FILE_VARIABLE)
-    if not path:
-        raise CommandError(f"Name the recordings in {FILE_VARIABLE}.")
-    log = os.environ.get(LOG_VARIABLE)
-    return recorded_flow(
-        _read(Path(path)), _names(os.environ.get(READS_VARIABLE, "")), Path(log) if log else None
-    )
-
-
-def recorded_flow(
-    recordings: Sequence[Recording], reads: Iterable[str], log: Path | None = None
-) -> FlowTable:
-    """Return a flow that replays these recordings.
-
-    Args:
-        recordings: Each becomes the session of its ID.
-        reads: The tools that only read. All others are once-only writes that
-            need no approval.
-        log: Where every real tool call is noted, or None.
-    """
-    calls = InvocationLog(log) if log is not None else None
-
-    def note(call: DeferredToolExecution) -> None:
-        if calls is not None:
-            record = call.tool_call
-            calls.record(
-                record.tool_name, key=call.idempotency_key, effect=record.effect, pid=os.getpid()
-            )
-
-    policies = {
-        name: ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE, requires_approval=False)
-        for name in _tool_names(recordings)
-    }
-    policies.update((name, ToolPolicy(ToolEffect.READ)) for name in reads)
-    return session_table(
-        RecordedRunner(recordings, on_tool_call=note),
-        flow_type=FLOW_TYPE,
-        options=AgentSessionOptions(tool_policies=policies),
-    )
 
 
 @click.command()
@@ -145,12 +78,12 @@ def replay(
     """
     if memory and no_worker:
         raise click.UsageError("No other process can work on --memory: leave out --no-worker.")
-    recordings = _read(file)
+    recordings = read_recordings(file)
     url = "memory:" if memory else store
     backend = named_backend(url)
     if not memory:
         require_shared(backend, url)
-    table = recorded_flow(recordings, _names(reads), log)
+    table = recorded_flow(recordings, tool_names(reads), log)
     run = _replay(
         recordings,
         table,
@@ -159,6 +92,8 @@ def replay(
         worker_options=None if no_worker else {"lease_seconds": lease},
         allow_unknown=allow_unknown,
     )
+    if no_worker:
+        click.echo("Waiting for: dex-agents worker dex_agents.cli.replay:flow", err=True)
     begun = time.monotonic()
     reports = asyncio.run(run)
     summary = _summary(reports, time.monotonic() - begun, backend.name)
@@ -206,26 +141,6 @@ def _progress() -> Progress:
         disable=not console.is_terminal,
         transient=True,
     )
-
-
-def _read(file: Path) -> list[Recording]:
-    recordings = Recording.read_file(file)
-    if not recordings:
-        raise CommandError(f"There are no recordings in {file}.")
-    return recordings
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _tool_names(recordings: Iterable[Recording]) -> set[str]:
-    return {
-        call["name"]
-        for recording in recordings
-        for message in recording.messages
-        for call in message.get("tool_calls") or ()
-    }
 
 
 def _summary(reports: Sequence[SessionReport], length: float, backend: str) -> Summary:

@@ -21,7 +21,16 @@ from dex_agents.cli.stores import open_session, open_store, store_option
 from dex_agents.client import AgentSessionClient
 from dex_agents.records import AgentInterrupt, AgentSnapshot
 
-__all__ = ("approve", "json_option", "reject", "send", "sessions", "show", "start", "stop")
+__all__ = (
+    "acknowledge",
+    "described_call",
+    "json_option",
+    "send",
+    "sessions",
+    "show",
+    "start",
+    "stop",
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a machine.")
 
@@ -43,7 +52,7 @@ def start(session: str, message: str | None, flow_type: str, store: str, *, as_j
             await AgentSessionClient(backend, flow_type).start_session(session, message)
 
     asyncio.run(run())
-    _acknowledge(f"Session {session} has started.", as_json=as_json, session_id=session)
+    acknowledge(f"Session {session} has started.", as_json=as_json, session_id=session)
 
 
 @click.command()
@@ -60,7 +69,7 @@ def send(session: str, message: str, store: str, *, as_json: bool) -> None:
 
     if not asyncio.run(run()):
         raise CommandError("The message is blank. Nothing was sent.")
-    _acknowledge(f"Sent to session {session}.", as_json=as_json, session_id=session, sent=True)
+    acknowledge(f"Sent to session {session}.", as_json=as_json, session_id=session, sent=True)
 
 
 @click.command()
@@ -107,43 +116,6 @@ def show(session: str, store: str, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("session")
-@click.argument("interrupt_id", required=False)
-@store_option
-@json_option
-def approve(session: str, interrupt_id: str | None, store: str, *, as_json: bool) -> None:
-    """Let a waiting tool call run; without an ID, the only one that waits."""
-    interrupt = asyncio.run(_resolve(store, session, interrupt_id, approved=True))
-    _acknowledge(
-        f"Approved: {_call(interrupt)}",
-        as_json=as_json,
-        session_id=session,
-        interrupt_id=interrupt.interrupt_id,
-        approved=True,
-    )
-
-
-@click.command()
-@click.argument("session")
-@click.argument("interrupt_id", required=False)
-@click.option("--message", metavar="TEXT", help="What the model reads about it.")
-@store_option
-@json_option
-def reject(
-    session: str, interrupt_id: str | None, message: str | None, store: str, *, as_json: bool
-) -> None:
-    """Keep a waiting tool call from running; without an ID, the only one that waits."""
-    interrupt = asyncio.run(_resolve(store, session, interrupt_id, approved=False, message=message))
-    _acknowledge(
-        f"Rejected: {_call(interrupt)}",
-        as_json=as_json,
-        session_id=session,
-        interrupt_id=interrupt.interrupt_id,
-        approved=False,
-    )
-
-
-@click.command()
-@click.argument("session")
 @click.option("--reason", metavar="TEXT", default="", help="Is kept with the session.")
 @store_option
 @json_option
@@ -155,51 +127,19 @@ def stop(session: str, reason: str, store: str, *, as_json: bool) -> None:
             await client.stop_session(session, reason)
 
     asyncio.run(run())
-    _acknowledge(f"Session {session} is stopped.", as_json=as_json, session_id=session)
+    acknowledge(f"Session {session} is stopped.", as_json=as_json, session_id=session)
 
 
-def _acknowledge(sentence: str, *, as_json: bool, **facts: object) -> None:
+def acknowledge(sentence: str, *, as_json: bool, **facts: object) -> None:
+    """Say that something was done; as JSON, print the facts of it."""
     if as_json:
         print_json(facts)
     else:
         print_line(sentence)
 
 
-async def _resolve(
-    store: str,
-    session: str,
-    interrupt_id: str | None,
-    *,
-    approved: bool,
-    message: str | None = None,
-) -> AgentInterrupt:
-    async with open_session(store, session) as client:
-        pending = (await client.get_agent_snapshot(session)).pending_interrupts
-        interrupt = _pick(session, pending, interrupt_id)
-        is_resolved = await client.resolve_interrupt(
-            session, interrupt.interrupt_id, approved=approved, rejection_message=message
-        )
-    if not is_resolved:
-        raise CommandError(
-            f"Interrupt {interrupt.interrupt_id!r} is not pending any more: "
-            "somebody was faster, or its deadline has passed."
-        )
-    return interrupt
-
-
-def _pick(session: str, pending: list[AgentInterrupt], interrupt_id: str | None) -> AgentInterrupt:
-    if not pending:
-        raise CommandError(f"Nothing waits for an approval in session {session!r}.")
-    found = [each for each in pending if interrupt_id in (None, each.interrupt_id)]
-    if len(found) == 1:
-        return found[0]
-    listed = "".join(f"\n  {each.interrupt_id}  {_call(each)}" for each in pending)
-    if interrupt_id is None:
-        raise CommandError(f"Several tool calls wait for an approval; name one:{listed}")
-    raise CommandError(f"Interrupt {interrupt_id!r} is not pending. What waits:{listed}")
-
-
-def _call(call: AgentInterrupt) -> str:
+def described_call(call: AgentInterrupt) -> str:
+    """Return the tool call that an interrupt is about, on one line."""
     return f"{call.tool_name} {shortened(as_text(call.arguments))}"
 
 
@@ -229,7 +169,7 @@ def _show(summary: FlowSummary, snapshot: AgentSnapshot) -> None:
         )
     for interrupt in snapshot.pending_interrupts:
         print_line()
-        print_line(f"Waits for an approval: {_call(interrupt)}", "bold")
+        print_line(f"Waits for an approval: {described_call(interrupt)}", "bold")
         print_line(f"  approve {summary.flow_id} {interrupt.interrupt_id}")
 
 

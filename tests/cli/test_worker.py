@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+from tests.cli.agent import FLOW_TYPE, gate, log
+
+
+def _hold_a_call(cli):
+    cli("start", "s1", "file report", "--flow-type", FLOW_TYPE)
+    asyncio.run(gate(cli.folder).wait_until_reached())
+
+
+def test_sigterm_lets_a_running_call_finish(cli):
+    """After SIGTERM a worker ends only when its running call has, and records the result."""
+    worker = cli.worker("--grace", "20")
+    _hold_a_call(cli)
+    worker.send_signal(signal.SIGTERM)
+    assert "lets running calls finish" in worker.stdout.readline()
+    assert log(cli.folder).count("file_paper") == 0
+    gate(cli.folder).release()
+    assert worker.wait(10) == 0
+    assert log(cli.folder).count("file_paper") == 1
+    (call,) = cli.json("show", "s1")["snapshot"]["tool_calls"]
+    assert call["status"] == "succeeded"
+
+
+def test_the_grace_period_ends(cli):
+    """A call that outlives the grace period is cut off; another worker runs it again."""
+    worker = cli.worker("--grace", "0.2")
+    _hold_a_call(cli)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(10) == 0
+    gate(cli.folder).release()
+    cli.worker()
+    assert cli.until_answered("s1").messages[-1].text == "done: succeeded"
+    attempts = [
+        each["final_attempt"]
+        for each in cli.json("history", "s1")
+        if each["step_execution_id"] == "CallTool-1"
+    ]
+    assert attempts == [1, 2]
+
+
+def test_a_second_signal_stops_at_once(cli):
+    """A second SIGTERM does not wait for the grace period."""
+    worker = cli.worker("--grace", "600")
+    _hold_a_call(cli)
+    worker.send_signal(signal.SIGTERM)
+    assert "finish" in worker.stdout.readline()
+    begun = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 128 + signal.SIGTERM
+    assert time.monotonic() - begun < 5
+
+
+def test_verbose_logs_every_step_to_stderr(cli):
+    """-v logs Steps on standard error, tagged with session and attempt."""
+    worker = cli.worker("-v")
+    cli("start", "s1", "hello", "--flow-type", FLOW_TYPE)
+    cli.until_answered("s1")
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=10)
+    assert "event=dex_agents.step.completed" in errors
+    assert "session_id=s1" in errors
