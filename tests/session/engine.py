@@ -160,9 +160,7 @@ async def step_history(sessions: AgentSessionClient, session_id: str = "s") -> l
     """Return the executions that completed, oldest first."""
     history = await sessions.read_history(session_id)
     return [
-        entry.step_execution_id
-        for entry in history
-        if entry.event_type == "step_execute_completed"
+        entry.step_execution_id for entry in history if entry.event_type == "step_execute_completed"
     ]
 
 

@@ -177,7 +177,9 @@ async def test_the_same_id_in_two_turns_has_two_keys(engine: Engine):
 
     script = [[[ToolRequest("pay", tool_call_id="c")], "1."]] * 2
     policy = ToolPolicy(ToolEffect.IDEMPOTENT_WRITE)
-    sessions = await engine.serve(ScriptedRunner(script, {"pay": pay}), tool_policies={"pay": policy})
+    sessions = await engine.serve(
+        ScriptedRunner(script, {"pay": pay}), tool_policies={"pay": policy}
+    )
     await sessions.start_session("s", "a")
     await sessions.send_user_message("s", "b")
     await engine.settle()
@@ -306,7 +308,10 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "no run state": (lambda: _asks("c", run_state=None), "non-empty"),
     "a run state that is no text": (lambda: _asks("c", run_state={"a": 1}), "text"),
     "no tool calls": (lambda: _asks(), "no tool calls"),
-    "tool calls that are none": (lambda: ToolCallsRequested("s", [{"id": "c"}]), "DeferredToolCall"),
+    "tool calls that are none": (
+        lambda: ToolCallsRequested("s", [{"id": "c"}]),
+        "DeferredToolCall",
+    ),
     "tool calls that can be read only once": (
         lambda: ToolCallsRequested("s", iter(_asks("c").tool_calls)),
         "tool_calls",

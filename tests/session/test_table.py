@@ -134,7 +134,9 @@ def test_any_other_tool_has_one_attempt(table: FlowTable):
     assert options.failure_step == "RecordToolOutcomeUnknown"
 
 
-@pytest.mark.parametrize("name", set(NEXT_STEPS) - {"RunModel", "CallTool", "CallSingleAttemptTool"})
+@pytest.mark.parametrize(
+    "name", set(NEXT_STEPS) - {"RunModel", "CallTool", "CallSingleAttemptTool"}
+)
 def test_no_other_step_has_a_failure_route(table: FlowTable, name: str):
     """They call no framework code but build_user_message, and are tried again."""
     options = table.options(name)
@@ -203,7 +205,9 @@ def test_the_drawing_shows_every_transition_once(table: FlowTable):
     assert lines[0] == "flowchart TD"
     assert lines[1] == "start([start]) --> StartAgentSession"
     solid = [f"{name} --> {target}" for name, targets in NEXT_STEPS.items() for target in targets]
-    ends = [f"{name} --> ended([branch ends])" for name, targets in NEXT_STEPS.items() if not targets]
+    ends = [
+        f"{name} --> ended([branch ends])" for name, targets in NEXT_STEPS.items() if not targets
+    ]
     dotted = [
         "RunModel -. used up .-> RecordTurnFailure",
         "CallTool -. used up .-> RecordToolFailure",

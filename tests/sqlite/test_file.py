@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import stat
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -90,7 +92,9 @@ async def test_an_operator_can_read_it(tmp_path):
         )
     plain = sqlite3.connect(path)
     try:
-        query = "SELECT json_extract(value, '$.text') FROM attribute WHERE name LIKE ? ORDER BY name"
+        query = (
+            "SELECT json_extract(value, '$.text') FROM attribute WHERE name LIKE ? ORDER BY name"
+        )
         assert plain.execute(query, ("AgentMessages/%",)).fetchall() == [
             ("hello",),
             ("turn turn-1",),
@@ -193,3 +197,29 @@ async def test_two_clients_cannot_start_one_session_twice(tmp_path):
         with pytest.raises(FlowNotFoundError, match="'b'"):
             await AgentSessionClient(two, "File").send_user_message("b", "hello")
         assert [flow.flow_id for flow in await two.list_flows()] == ["a"]
+
+
+OPENER = """
+import asyncio, sys
+from dex_agents import AgentSessionClient
+from dex_agents_sqlite import SqliteBackend
+
+async def main(path, name):
+    async with SqliteBackend(path) as backend:
+        await AgentSessionClient(backend, "File").start_session(name)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_processes_may_create_one_store_together(tmp_path):
+    """Whoever comes first writes the schema; all of them can use the store."""
+    path = tmp_path / "s.db"
+    names = [f"p{n}" for n in range(6)]
+    processes = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", OPENER, str(path), name)
+        for name in names
+    ]
+    assert [await process.wait() for process in processes] == [0] * 6
+    async with SqliteBackend(path) as backend:
+        assert sorted(flow.flow_id for flow in await backend.list_flows()) == names

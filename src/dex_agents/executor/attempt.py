@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Raw
 
 from dex_agents.encoding import clean_text, decode
-from dex_agents.errors import EncodingError
+from dex_agents.errors import EncodingError, UndeclaredStepError
 from dex_agents.executor.attributes import AttributeView
 from dex_agents.executor.clock import Clock
 from dex_agents.executor.contexts import AttemptContext, encoded
@@ -219,7 +219,15 @@ class Attempt:
             self._trace.failed(failure, will_retry=self._may_retry())
             self._trace = None
         execution = self.execution
-        self._end(AttemptFailed(execution.id, execution.attempt, failure, carrier=carrier))
+        self._end(
+            AttemptFailed(
+                execution.id,
+                execution.attempt,
+                failure,
+                carrier=carrier,
+                phase=execution.phase,
+            )
+        )
 
     def _may_retry(self) -> bool:
         limit = self._options.retry.max_attempts
@@ -257,6 +265,9 @@ def scheduled_step(
         EncodingError: The input is not what the target takes.
     """
     table.require_next(source, movement)
+    failure_step = movement.options.failure_step if movement.options else None
+    if failure_step is not None and not table.has_step(failure_step):
+        raise UndeclaredStepError(f"The failure route of {movement.step}", failure_step)
     return ScheduledStep(
         movement.step,
         _encoded_input(table.step(movement.step), movement.input),

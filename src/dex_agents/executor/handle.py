@@ -342,8 +342,8 @@ class FlowHandle:
         known = {*self.attempts, *(entry.subject for entry in entries)}
         for execution_id in [each for each in state.running if each not in known]:
             # Handed out by a commit that was durable although it seemed to fail.
-            attempt_number = state.executions[execution_id].attempt
-            self.submit(AttemptAbandoned(execution_id, attempt_number))
+            lost = state.executions[execution_id]
+            self.submit(AttemptAbandoned(execution_id, lost.attempt, phase=lost.phase))
         for entry in entries:
             self._take(entry)
         self._set_alarm(state.header.wake_at)

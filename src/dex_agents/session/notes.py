@@ -14,6 +14,15 @@ EXPIRED_MESSAGE = "Nobody answered before the approval deadline passed. The tool
 """The rejection message of a call whose approval expired: nobody refused it."""
 
 
+def _reason(record: AgentToolCall) -> str:
+    return record.error or "No reason was recorded."
+
+
+def _one_line(text: str) -> str:
+    """Keep a record to its one line: an output cannot pose as the next record."""
+    return " ".join(text.splitlines())
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else encode(value).decode()
 
@@ -30,13 +39,13 @@ def describe_tool_call_outcome(record: AgentToolCall) -> str:
         case ToolCallStatus.SUCCEEDED:
             return _text(record.output)
         case ToolCallStatus.FAILED:
-            return f"The tool call failed: {record.error}"
+            return f"The tool call failed: {_reason(record)}"
         case ToolCallStatus.REJECTED:
             return record.rejection_message or "The tool call was rejected. The tool was not run."
         case ToolCallStatus.OUTCOME_UNKNOWN:
             return (
                 "It is unknown whether the tool call took effect: "
-                f"{record.error} Check before doing anything that depends on it."
+                f"{_reason(record)} Check before doing anything that depends on it."
             )
         case _:
             return f"The tool call has no result yet ({record.status})."
@@ -55,8 +64,10 @@ def build_turn_failure_note(records: Iterable[AgentToolCall]) -> str | None:
     if not final:
         return None
     lines = [
-        f"- {each.tool_name} {_text(each.arguments)} -> {each.status}: "
-        f"{describe_tool_call_outcome(each)}"
+        _one_line(
+            f"- {each.tool_name} {_text(each.arguments)} -> {each.status}: "
+            f"{describe_tool_call_outcome(each)}"
+        )
         for each in final
     ]
     return "\n".join(

@@ -103,6 +103,10 @@ class FlowTable:
         """Return an RPC row by name; ``KeyError`` when there is none."""
         return self._rpcs[name]
 
+    def has_step(self, name: str) -> bool:
+        """Return whether the table has a Step of this name."""
+        return name in self._steps
+
     def has_wait(self, step: str) -> bool:
         """Return whether a Step has a ``wait_for``."""
         return self._steps[step].wait_for is not None

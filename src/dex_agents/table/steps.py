@@ -84,6 +84,8 @@ class Wait:
     @classmethod
     def any_of(cls, *conditions: Condition) -> Wait:
         """Wait for the first ready condition: Timers before Channels, each in argument order."""
+        if not conditions:
+            raise ValueError("Wait.any_of needs a condition; without one it would wait for ever.")
         timers = [i for i, each in enumerate(conditions) if isinstance(each, Timer)]
         channels = [i for i, each in enumerate(conditions) if not isinstance(each, Timer)]
         return cls(conditions, tuple((i,) for i in timers + channels))
