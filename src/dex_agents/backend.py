@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -131,7 +131,7 @@ class Backend(Protocol):
 
     def read_stream(
         self, table: FlowTable, flow_id: str, stream: str, position: str | None, *, follow: bool
-    ) -> AsyncIterator[StreamMessage]:
+    ) -> AsyncGenerator[StreamMessage, None]:
         """Yield a Stream's messages behind a position; follow until the flow closes, if asked."""
         ...
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -167,7 +168,7 @@ class AgentSessionClient:
 
     async def follow_events(
         self, session_id: str, *, position: str | None = None, follow: bool = True
-    ) -> AsyncIterator[FollowedEvent]:
+    ) -> AsyncGenerator[FollowedEvent, None]:
         """Yield a session's events, without those of attempts that were superseded.
 
         Of one Step execution only the highest attempt seen counts: late events
@@ -181,18 +182,20 @@ class AgentSessionClient:
 
         Raises:
             FlowNotFoundError: There is no such session.
+            StreamPositionError: The position was never given out.
         """
         highest: dict[str, int] = {}
         messages = self._backend.read_stream(
             self._table, session_id, "AgentEvents", position, follow=follow
         )
-        async for message in messages:
-            event: AgentEvent = message.value
-            seen = highest.get(event.step_execution_id, event.attempt)
-            if event.attempt < seen:
-                continue
-            highest[event.step_execution_id] = event.attempt
-            yield FollowedEvent(message.position, event, supersedes=event.attempt > seen)
+        async with aclosing(messages):
+            async for message in messages:
+                event: AgentEvent = message.value
+                seen = highest.get(event.step_execution_id, event.attempt)
+                if event.attempt < seen:
+                    continue
+                highest[event.step_execution_id] = event.attempt
+                yield FollowedEvent(message.position, event, supersedes=event.attempt > seen)
 
     async def _invoke(self, session_id: str, rpc: str, request: Any) -> Any:
         """Call an RPC; a lock that a Step holds is tried again for 5 seconds."""

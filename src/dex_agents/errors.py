@@ -28,6 +28,7 @@ __all__ = (
     "StoreNewerError",
     "StoreUnavailableError",
     "StoredRecordError",
+    "StreamPositionError",
     "UndeclaredError",
     "UndeclaredStepError",
 )
@@ -114,6 +115,15 @@ class StaleAttemptError(DexAgentsError):
         super().__init__(
             f"Attempt {attempt} of {step_execution_id} is no longer the current one. "
             "Its result was refused and changed nothing."
+        )
+
+
+class StreamPositionError(DexAgentsError, ValueError):
+    """A Stream cannot be read from a position that it never gave out."""
+
+    def __init__(self, position: str) -> None:
+        super().__init__(
+            f"{position!r} is no position of a Stream. Pass one that was read."
         )
 
 

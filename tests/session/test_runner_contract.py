@@ -299,6 +299,7 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: TurnCompleted(ANSWER, AgentUsage(reasoning_tokens=None)),
         "reasoning_tokens",
     ),
+    "a truth for a number of tokens": (lambda: TurnCompleted(ANSWER, AgentUsage(True)), "True"),
     "a negative number of tokens": (lambda: TurnCompleted(ANSWER, AgentUsage(-1)), "input_tokens"),
     "a number of tokens beyond 64 bits": (
         lambda: TurnCompleted(ANSWER, AgentUsage(2**70)),
@@ -326,6 +327,10 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "arguments that are no JSON": (lambda: _asks("c", arguments={"x": {1, 2}}), "set is not JSON"),
     "no policy": (lambda: _asks("c", policy=None), "resolve_tool_policy"),
     "an effect as a policy": (lambda: _asks("c", policy=ToolEffect.READ), "ToolPolicy"),
+    "an effect that is plain text": (
+        lambda: _asks("c", policy=ToolPolicy("read", False)),
+        "must be a ToolEffect",
+    ),
     "an unknown effect": (lambda: _asks("c", policy=ToolPolicy("magic", False)), "magic"),
     "an approval that is neither yes nor no": (
         lambda: _asks("c", policy=ToolPolicy(ToolEffect.READ, "maybe")),
@@ -373,18 +378,6 @@ async def test_nonsense_from_a_model_call_fails_the_turn_and_not_the_session(
     await sessions.send_user_message("s", "b")
     await engine.settle()
     assert texts(await sessions.get_agent_snapshot("s")) == ["a", "b", "Fine."]
-
-
-async def test_an_effect_as_plain_text_is_an_effect(engine: Engine):
-    """``"read"`` and ``ToolEffect.READ`` are the same value."""
-
-    def script(turn: AgentTurnContext) -> Any:
-        return "Done." if turn.tool_calls else _asks("c", policy=ToolPolicy("read"))
-
-    sessions = await engine.serve(ScriptedRunner(script, {"look": lambda _: "seen"}))
-    await sessions.start_session("s", "a")
-    await engine.settle()
-    assert texts(await sessions.get_agent_snapshot("s"))[-1] == "Done."
 
 
 async def test_an_id_of_an_earlier_response_of_the_turn_is_refused(engine: Engine):

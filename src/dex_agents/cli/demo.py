@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -38,6 +41,8 @@ def demo(store: str | None, *, yes: bool) -> None:
     print_line("A night at a small observatory, on a durable session", "bold")
     click.echo(f"Store     {play.store}\nFolder    {folder}")
     print_line()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)  # so that no worker stays behind
     try:
         interrupt = asyncio.run(play.until_approval())
         is_approved = _ask(play.story, interrupt, yes=yes)
@@ -48,6 +53,10 @@ def demo(store: str | None, *, yes: bool) -> None:
     _say_what_next(play)
     if not is_kept:
         raise CommandError("Not everything was as promised; see above.")
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _ask(story: Story, interrupt: AgentInterrupt, *, yes: bool) -> bool:
@@ -63,7 +72,7 @@ def _ask(story: Story, interrupt: AgentInterrupt, *, yes: bool) -> bool:
 def _report(evidence: Evidence) -> bool:
     print_line()
     print_table(
-        ("Step", "What it did", "#Attempts", "Outcome", "#Took"),
+        ("!Step", "What it did", "#Attempts", "Outcome", "#Took"),
         [
             (
                 row.step_execution_id,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 from msgspec import Struct
 
 from dex_agents.backend import Backend
-from dex_agents.cli.following import followed_events
 from dex_agents.client import AgentSessionClient
 from dex_agents.errors import FlowAlreadyStartedError, FlowNotActiveError
 from dex_agents.records import (
@@ -161,7 +161,7 @@ class Driver:
         try:
             async with (
                 asyncio.timeout(_ASK_AGAIN_SECONDS),
-                followed_events(self._client, session, position) as events,
+                aclosing(self._client.follow_events(session, position=position)) as events,
             ):
                 async for each in events:
                     position = each.position

@@ -93,14 +93,19 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: st
     """Print a table; cells wrap where the width does not suffice.
 
     Args:
-        columns: The heads. One that begins with ``#`` is a number, set to the right.
+        columns: The heads. One that begins with ``#`` is a number, set to the
+            right; what stands under one that begins with ``!`` is never broken.
         rows: The cells, as plain text.
         title: Stands above it.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
-        name = column.removeprefix("#")
-        table.add_column(name, justify="left" if name == column else "right", overflow="fold")
+        table.add_column(
+            column.lstrip("#!"),
+            justify="right" if column.startswith("#") else "left",
+            no_wrap=column.startswith("!"),
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     if title:

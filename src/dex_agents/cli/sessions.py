@@ -170,7 +170,7 @@ def _show(summary: FlowSummary, snapshot: AgentSnapshot) -> None:
     for interrupt in snapshot.pending_interrupts:
         print_line()
         print_line(f"Waits for an approval: {described_call(interrupt)}", "bold")
-        print_line(f"  approve {summary.flow_id} {interrupt.interrupt_id}")
+        print_line(f"  dex-agents approve {summary.flow_id} {interrupt.interrupt_id}")
 
 
 def _summary_fields(summary: FlowSummary, snapshot: AgentSnapshot) -> list[tuple[str, str]]:
@@ -187,7 +187,7 @@ def _summary_fields(summary: FlowSummary, snapshot: AgentSnapshot) -> list[tuple
         fields.append(("Reason", summary.failure))
     if state is None:
         return [*fields, ("State", "not yet begun: it waits for a worker")]
-    fields.append(("State", f"{state.status.replace('_', ' ')}, {state.turn_number} turns begun"))
+    fields.append(("State", f"{state.status.replace('_', ' ')}, turn {state.turn_number}"))
     if state.last_turn_error:
         fields.append(("Last turn", f"failed: {state.last_turn_error}"))
     if snapshot.queued_message_count:

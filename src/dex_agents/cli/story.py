@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 from rich.text import Text
 
-from dex_agents.cli.following import followed_events
 from dex_agents.cli.render import console, printable
 from dex_agents.client import AgentSessionClient, FollowedEvent
 from dex_agents.records import AgentEvent, AgentEventType
@@ -43,7 +44,7 @@ class Story:
         self, client: AgentSessionClient, session: str, until: frozenset[AgentEventType]
     ) -> None:
         """Tell a session's events until one of these types has come."""
-        async with followed_events(client, session, self.position) as events:
+        async with aclosing(client.follow_events(session, position=self.position)) as events:
             async for each in events:
                 self.position = each.position
                 self.events.append(each.event)

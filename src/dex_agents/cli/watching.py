@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
 
 import click
 from rich.text import Text
 
 from dex_agents.backend import StepHistoryEntry
-from dex_agents.cli.errors import CommandError
 from dex_agents.cli.flows import flow_argument, load_flow
-from dex_agents.cli.following import followed_events
 from dex_agents.cli.render import (
     as_text,
     clock_time,
@@ -25,7 +25,6 @@ from dex_agents.cli.render import (
 from dex_agents.cli.sessions import json_option
 from dex_agents.cli.stores import open_session, store_option
 from dex_agents.client import FollowedEvent
-from dex_agents.errors import DexAgentsError
 from dex_agents.records import AgentEventType
 from dex_agents.session import client_table
 
@@ -60,7 +59,7 @@ def history(session: str, store: str, *, as_json: bool) -> None:
     if as_json:
         print_json(entries)
     else:
-        columns = ("Time", "Step", "#Attempt", "What happened", "#Took", "Error")
+        columns = ("!Time", "!Step", "#Attempt", "What happened", "#Took", "Error")
         print_table(columns, [_history_row(entry) for entry in entries])
 
 
@@ -82,17 +81,13 @@ async def _print_events(
     try:
         async with (
             open_session(store, session) as client,
-            followed_events(client, session, position, follow=follow) as followed,
+            aclosing(client.follow_events(session, position=position, follow=follow)) as followed,
         ):
             async for each in followed:
                 if as_json:
                     print_json(each)
                 else:
                     printer.print(each)
-    except ValueError as error:
-        if isinstance(error, DexAgentsError):
-            raise
-        raise CommandError(f"{position!r} is no position in the events.") from error
     finally:
         printer.end()
 
@@ -109,7 +104,8 @@ class EventPrinter:
         text_of = (event.type, event.step_execution_id, event.attempt)
         if event.type not in _DELTAS or text_of != self._text_of:
             self.end()
-            console().print(self._head(followed), end="" if event.type in _DELTAS else "\n")
+            end = "" if event.type in _DELTAS else "\n"
+            console().print(self._head(followed), end=end, soft_wrap=True)  # one line each
         if event.type in _DELTAS:
             self._text_of = text_of
             click.echo(printable(str(event.payload.get("text", ""))), nl=False)
@@ -131,13 +127,19 @@ class EventPrinter:
             head.append("  [replaces what an earlier attempt wrote]")
         if event.type in _DELTAS:
             return head.append("  ")
-        facts = [f"{name}={shortened(as_text(value))}" for name, value in event.payload.items()]
+        facts = [f"{name}={_fact(value)}" for name, value in event.payload.items()]
         return head.append(printable("  " + " ".join(facts)))
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):  # such as token counts, of which most are usually 0
+        value = {name: each for name, each in value.items() if each}
+    return shortened(as_text(value))
 
 
 def _history_row(entry: StepHistoryEntry) -> tuple[str, ...]:
     name = entry.step_execution_id or entry.step_type
     attempt = str(entry.final_attempt) if entry.final_attempt else ""
     took = seconds(entry.at - entry.begun_at) if entry.begun_at else ""
-    what = entry.event_type.removeprefix("step_").replace("_", " ")
+    what = entry.event_type.removeprefix("step_").removeprefix("execute_").replace("_", " ")
     return clock_time(entry.at), name, attempt, what, took, entry.error or ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from dex_agents.backend import Capability, FlowSummary, StepHistoryEntry, StreamMessage
 from dex_agents.encoding import decode
-from dex_agents.errors import FlowNotFoundError
+from dex_agents.errors import FlowNotFoundError, StreamPositionError
 from dex_agents.executor.attributes import Attributes
 from dex_agents.executor.contexts import encoded
 from dex_agents.executor.executor import Executor
@@ -202,10 +202,10 @@ class LocalBackend:
 
     async def read_stream(
         self, table: FlowTable, flow_id: str, stream: str, position: str | None, *, follow: bool
-    ) -> AsyncIterator[StreamMessage]:
+    ) -> AsyncGenerator[StreamMessage, None]:
         """Yield a Stream's messages behind a position; follow until the flow closes, if asked."""
         tp = next(row.type for row in table.persistence if row.name == stream)
-        after = int(position or 0)
+        after = _position(position)
         while True:
             is_closed = self._require_header(flow_id).status is not FlowStatus.RUNNING
             events = self._store.stream(flow_id, stream, after, _PAGE)
@@ -239,6 +239,13 @@ class _NoRules:
 
     def options(self, step: str) -> ExecutionOptions:
         raise KeyError(step)
+
+
+def _position(position: str | None) -> int:
+    try:
+        return int(position or 0)
+    except ValueError as error:
+        raise StreamPositionError(position or "") from error
 
 
 def _summary(header: FlowHeader) -> FlowSummary:

@@ -59,7 +59,7 @@ class RpcCall(Struct, frozen=True):
             self.table,
             frozenset(selector(each) for each in row.loads),
             attributes,
-            {channel: len(queue) for channel, queue in state.queues.items()},
+            _sizes(state),
             clock.now,
         )
         result = row.handler(context, self.input)
@@ -69,3 +69,15 @@ class RpcCall(Struct, frozen=True):
         if not changes or row.is_read_only:
             return None, result.output
         return RpcReturned(row.name, writes, steps, result.cancel_steps), result.output
+
+
+def _sizes(state: FlowState) -> dict[str, int]:
+    """Count messages by Channel; one that a Step has taken and not yet dealt with still counts.
+
+    Otherwise a caller could see neither the message nor what it leads to.
+    """
+    sizes = {channel: len(queue) for channel, queue in state.queues.items()}
+    for execution in state.executions.values():
+        for message in execution.consumed:
+            sizes[message.channel] = sizes.get(message.channel, 0) + 1
+    return sizes

@@ -333,7 +333,9 @@ class SessionSteps:
             tool_name=record.tool_name,
             arguments=record.arguments,
             turn_id=record.turn_id,
-            deadline=datetime.fromtimestamp(context.now(), UTC) + patience if patience else None,
+            deadline=None
+            if patience is None
+            else datetime.fromtimestamp(context.now(), UTC) + patience,
         )
         writer.write_checked(
             AgentEventType.INTERRUPT_RAISED,

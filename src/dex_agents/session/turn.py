@@ -12,6 +12,7 @@ from dex_agents.records import (
     AgentUsage,
     FrameworkMessage,
     MessageRole,
+    ToolEffect,
     message_sequence_key,
 )
 from dex_agents.runner import (
@@ -31,6 +32,9 @@ __all__ = (
     "checked_user_message",
     "stored_message",
 )
+
+
+_LARGEST_COUNT = 2**63 - 1
 
 
 class StoredMessages(Sequence[AgentMessage]):
@@ -107,6 +111,7 @@ def checked_outcome(outcome: object, recorded_ids: Mapping[str, Any]) -> AgentTu
         RunnerContractError: It names what is wrong.
     """
     if isinstance(outcome, TurnCompleted):
+        _require_sequence(outcome.new_messages, "TurnCompleted.new_messages")
         for message in outcome.new_messages:
             _require_message(message, "TurnCompleted.new_messages")
     elif isinstance(outcome, ToolCallsRequested):
@@ -116,8 +121,7 @@ def checked_outcome(outcome: object, recorded_ids: Mapping[str, Any]) -> AgentTu
             "run_model_step must return TurnCompleted or ToolCallsRequested, "
             f"not {type(outcome).__name__}."
         )
-    if not isinstance(outcome.usage, AgentUsage):
-        raise RunnerContractError(f"usage must be AgentUsage, not {type(outcome.usage).__name__}.")
+    _require_usage(outcome.usage)
     return outcome
 
 
@@ -136,6 +140,23 @@ def checked_result(result: Any) -> Any:
     return json_value(result.output, "tool output")
 
 
+def _require_sequence(value: Any, where: str) -> None:
+    # It is read more than once, so a generator would be empty by then.
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise RunnerContractError(f"{where} must be a list or tuple, not {type(value).__name__}.")
+
+
+def _require_usage(usage: Any) -> None:
+    if not isinstance(usage, AgentUsage):
+        raise RunnerContractError(f"usage must be AgentUsage, not {type(usage).__name__}.")
+    for name in usage.__struct_fields__:
+        count = getattr(usage, name)
+        if type(count) is not int or not 0 <= count <= _LARGEST_COUNT:
+            raise RunnerContractError(
+                f"usage.{name} must be a whole number from 0 up, not {count!r}."
+            )
+
+
 def _require_message(message: Any, where: str) -> None:
     if not isinstance(message, FrameworkMessage):
         raise RunnerContractError(
@@ -151,6 +172,7 @@ def _require_calls(outcome: ToolCallsRequested, recorded_ids: Mapping[str, Any])
     state = outcome.framework_run_state
     if not isinstance(state, str) or not state:
         raise RunnerContractError("ToolCallsRequested.framework_run_state must be non-empty text.")
+    _require_sequence(outcome.tool_calls, "ToolCallsRequested.tool_calls")
     if not outcome.tool_calls:
         raise RunnerContractError(
             "ToolCallsRequested has no tool calls; return TurnCompleted for a final answer."
@@ -182,4 +204,17 @@ def _require_call(call: Any) -> None:
         raise RunnerContractError(
             f"The policy of tool call {call_id!r} must be ToolPolicy; "
             "get it from turn.resolve_tool_policy."
+        )
+    _require_policy(call.policy, call_id)
+
+
+def _require_policy(policy: ToolPolicy, call_id: str) -> None:
+    if not isinstance(policy.effect, ToolEffect):
+        raise RunnerContractError(
+            f"The effect of tool call {call_id!r} must be a ToolEffect, not {policy.effect!r}."
+        )
+    if not isinstance(policy.requires_approval, bool | None):
+        raise RunnerContractError(
+            f"requires_approval of tool call {call_id!r} must be True, False or None, "
+            f"not {policy.requires_approval!r}."
         )

@@ -29,7 +29,7 @@ class SnapshotReader(Protocol):
 
 async def wait_until(
     description: str,
-    probe: Callable[[], T | Awaitable[T]],
+    probe: Callable[[], T | Awaitable[T | None] | None],
     *,
     timeout: float = 10.0,  # noqa: ASYNC109 - the error must name what was last seen
     interval: float = _POLL_SECONDS,
@@ -66,7 +66,7 @@ async def wait_until(
 async def wait_for_agent_snapshot(
     sessions: SnapshotReader,
     session_id: str,
-    predicate: Callable[[AgentSnapshot], T],
+    predicate: Callable[[AgentSnapshot], T | None],
     *,
     description: str,
     timeout: float = 10.0,  # noqa: ASYNC109 - as in wait_until
@@ -86,7 +86,7 @@ async def wait_for_agent_snapshot(
     """
     seen: AgentSnapshot | None = None
 
-    async def probe() -> T:
+    async def probe() -> T | None:
         nonlocal seen
         seen = await sessions.get_agent_snapshot(session_id)
         return predicate(seen)
