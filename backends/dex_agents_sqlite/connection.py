@@ -71,10 +71,10 @@ def _check(path: Path) -> None:
 
 def _marks(path: Path) -> tuple[int, int]:
     """Return a database's application ID and version, without a lock or a file beside it."""
+    if path.stat().st_size < _SMALLEST_DATABASE:
+        raise StoreForeignError(str(path), "it is no SQLite database")
     uri = f"{path.resolve().as_uri()}?immutable=1"
     try:
-        if path.stat().st_size < _SMALLEST_DATABASE:
-            raise apsw.NotADBError
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         connection = apsw.Connection(uri, flags=flags)
         try:

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.agent import FLOW_TYPE, STATE_VARIABLE
 
 from dex_agents import AgentSessionClient, AgentSnapshot, open_backend
 from dex_agents.cli.app import app
 from dex_agents.testing import wait_for_agent_snapshot
+from tests.cli.agent import FLOW_TYPE, STATE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 

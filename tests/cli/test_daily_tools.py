@@ -6,6 +6,7 @@ import sys
 
 import msgspec
 import pytest
+
 from tests.cli.agent import FLOW_TYPE, log
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.cli.agent import FLOW_TYPE
 
 READING = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dex_agents import AgentSessionClient
-from dex_agents.testing import FileGate, InvocationLog
+from dex_agents.testing import FileGate, InvocationLog, wait_for_agent_snapshot
 from dex_agents_sqlite import SqliteBackend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,8 +81,6 @@ class Workshop:
 
     async def settled(self, session_id: str, turns: int = 1):
         """Wait until the session has ended so many turns, and return its snapshot."""
-        from dex_agents.testing import wait_for_agent_snapshot
-
         return await wait_for_agent_snapshot(
             self.sessions,
             session_id,

@@ -1,4 +1,4 @@
-"""The flows that the worker children of these tests serve. Tools stop at gates and count effects."""
+"""The flow that the worker children serve. Its tools stop at gates and count their effects."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_parallel_reads_that_are_recorded_do_not_repeat(workshop):
 
 
 async def test_an_approval_outlives_every_process(workshop):
-    """Nobody runs while the approval waits; a client answers without a worker; the tool runs once."""
+    """No worker runs while the approval is answered; afterwards the tool runs once."""
     worker = await workshop.start_worker()
     await workshop.sessions.start_session("approval-1", "write")
     interrupt = await wait_for_agent_snapshot(

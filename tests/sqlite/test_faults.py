@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 import apsw
 import pytest
 
@@ -147,7 +148,7 @@ async def test_a_lock_that_stays_is_an_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("quick", [0.0, 1.0], ids=["in a thread", "in the loop"])
 async def test_both_ways_to_commit_keep_the_order(tmp_path, monkeypatch, quick):
-    """A slow disk is committed to from a thread, a quick one from the loop; sessions do not notice."""
+    """A slow disk is written from a thread, a quick one from the loop; sessions do not notice."""
     monkeypatch.setattr(writer, "_QUICK_COMMIT_SECONDS", quick - 0.5)
     effects = []
     flow = writing_flow(effects, lambda: asyncio.sleep(0))
