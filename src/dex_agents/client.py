@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from dex_agents.backend import Backend, FlowSummary, StepHistoryEntry
+from dex_agents.backend import Backend, FlowSummary, StepHistoryEntry, StreamMessage
 from dex_agents.encoding import clean_text
 from dex_agents.errors import RpcLockConflictError
 from dex_agents.records import (
@@ -192,10 +192,27 @@ class AgentSessionClient:
             async for message in messages:
                 event: AgentEvent = message.value
                 seen = highest.get(event.step_execution_id, event.attempt)
+                if event.attempt > 1 and position and event.step_execution_id not in highest:
+                    seen = await self._shown_attempt(session_id, message)
                 if event.attempt < seen:
                     continue
                 highest[event.step_execution_id] = event.attempt
                 yield FollowedEvent(message.position, event, supersedes=event.attempt > seen)
+
+    async def _shown_attempt(self, session_id: str, message: StreamMessage) -> int:
+        """Return the attempt that a reader who comes back had seen of a message's execution."""
+        event: AgentEvent = message.value
+        shown = 0
+        earlier = self._backend.read_stream(
+            self._table, session_id, "AgentEvents", None, follow=False
+        )
+        async with aclosing(earlier):
+            async for each in earlier:
+                if each.position == message.position:
+                    break
+                if each.value.step_execution_id == event.step_execution_id:
+                    shown = max(shown, each.value.attempt)
+        return shown or event.attempt
 
     async def _invoke(self, session_id: str, rpc: str, request: Any) -> Any:
         """Call an RPC; a lock that a Step holds is tried again for 5 seconds."""
