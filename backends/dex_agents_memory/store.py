@@ -152,7 +152,7 @@ class MemoryStore:
         flow.next_position += 1
         size = flow.stream_sizes.get(stream, 0) + len(payload)
         surplus = 0
-        while size > capacity_bytes and surplus < len(events):
+        while size > capacity_bytes and surplus < len(events) - 1:
             size -= len(events[surplus].payload)
             surplus += 1
         del events[:surplus]
@@ -177,11 +177,8 @@ class MemoryStore:
         now = self.clock.now()
         claimed: list[str] = []
         for flow_id, wake_at in self._waking.items():
-            flow = self._flows[flow_id]
-            if wake_at > now or flow.owner in self._workers or flow.header is None:
-                continue
-            if flow.header.flow_type in flow_types and len(claimed) < limit:
-                flow.owner = worker
+            if wake_at <= now and len(claimed) < limit and self._is_free(flow_id, flow_types):
+                self._flows[flow_id].owner = worker
                 claimed.append(flow_id)
         done(claimed)
 
@@ -198,13 +195,28 @@ class MemoryStore:
         """Register a worker."""
         self._workers.add(worker)
 
-    def release(self, worker: str) -> None:
+    def release(self, worker: str, done: Done) -> None:
         """Forget a worker: its flows are free."""
         self._workers.discard(worker)
+        done(None)
 
-    def next_wake(self, flow_types: Sequence[str]) -> float | None:  # noqa: ARG002
-        """Return None: flows stay with their worker, which watches their Timers."""
-        return None
+    def next_wake(self, flow_types: Sequence[str]) -> float | None:
+        """Return when the next flow is due that no worker of this store owns."""
+        now = self.clock.now()
+        later = [
+            wake_at
+            for flow_id, wake_at in self._waking.items()
+            if wake_at > now and self._is_free(flow_id, flow_types)
+        ]
+        return min(later, default=None)
+
+    def _is_free(self, flow_id: str, flow_types: Sequence[str]) -> bool:
+        flow = self._flows[flow_id]
+        return (
+            flow.owner not in self._workers
+            and flow.header is not None
+            and flow.header.flow_type in flow_types
+        )
 
 
 def _prefix(name: str) -> str:

@@ -242,14 +242,14 @@ class SqliteStore:
 
         self._add(write, _ignore)
 
-    def release(self, worker: str) -> None:
+    def release(self, worker: str, done: Done) -> None:
         """Queue the end of a worker."""
 
         def write(connection: apsw.Connection) -> None:
             connection.execute(QUERIES["release_flows"], (worker,))
             connection.execute(QUERIES["end_lease"], (worker,))
 
-        self._add(write, _ignore)
+        self._add(write, done)
 
     def next_wake(self, flow_types: Sequence[str]) -> float | None:
         """Return the earliest time after now at which a flow needs a worker."""
@@ -260,4 +260,4 @@ class SqliteStore:
 
 
 def _ignore(error: BaseException | None) -> None:
-    """A lease that could not be written is written again soon; a worker that ends, ends."""
+    """A lease that could not be written is written again soon."""

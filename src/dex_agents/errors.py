@@ -122,9 +122,7 @@ class StreamPositionError(DexAgentsError, ValueError):
     """A Stream cannot be read from a position that it never gave out."""
 
     def __init__(self, position: str) -> None:
-        super().__init__(
-            f"{position!r} is no position of a Stream. Pass one that was read."
-        )
+        super().__init__(f"{position!r} is no position of a Stream. Pass one that was read.")
 
 
 class RpcLockConflictError(DexAgentsError):

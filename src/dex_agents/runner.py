@@ -58,7 +58,7 @@ class ToolPolicy(Struct, frozen=True):
     def is_approval_required(self) -> bool:
         """Whether a call runs only after ``AwaitToolApproval`` approves it."""
         if self.requires_approval is None:
-            return not self.effect.is_retried
+            return not ToolEffect(self.effect).is_retried
         return self.requires_approval
 
 
@@ -120,7 +120,7 @@ class ToolExecutionError(DexAgentsError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(message)
 
 
 class AgentEventWriter:

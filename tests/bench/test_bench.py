@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from msgspec import json
+
 from bench.__main__ import main
 from bench.depth import messages_around
 from bench.report import FIGURES, RATIOS, summarised, with_ratios
-from click.testing import CliRunner
-from msgspec import json
 
 
 def _run(path: Path, *arguments: str) -> dict:

@@ -308,7 +308,7 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty run state": (lambda: _asks("c", run_state=""), "non-empty"),
     "no run state": (lambda: _asks("c", run_state=None), "non-empty"),
     "a run state that is no text": (lambda: _asks("c", run_state={"a": 1}), "text"),
-    "no tool calls": (lambda: _asks(), "no tool calls"),
+    "no tool calls": (_asks, "no tool calls"),
     "tool calls that are none": (
         lambda: ToolCallsRequested("s", [{"id": "c"}]),
         "DeferredToolCall",

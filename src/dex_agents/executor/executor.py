@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from dex_agents.errors import DexAgentsError, StoreError
 from dex_agents.executor.attempt import Attempt
+from dex_agents.executor.clock import Alarm
 from dex_agents.executor.handle import FlowHandle, Served
 from dex_agents.executor.store import Store
 from dex_agents.executor.watchdog import Watchdog
@@ -78,6 +79,7 @@ class Executor:
         self._tasks: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
         self._watchdog = Watchdog(store.clock)
+        self._alarm: Alarm | None = None
         self._ended = asyncio.Event()
 
     # Life
@@ -89,7 +91,6 @@ class Executor:
             asyncio.create_task(self._renew_lease(), name="dex-agents lease"),
             asyncio.create_task(self._look_for_work(), name="dex-agents worker"),
         ]
-        self.look()
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Finish what runs, or after a grace period hand it over, and give every flow back.
@@ -108,11 +109,15 @@ class Executor:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self._alarm is not None:
+            self._alarm.cancel()
         for handle in list(self._handles.values()):
             handle.close()
         self._handles.clear()
         self._watchdog.close()
-        self.store.release(self.worker)
+        released = asyncio.Event()
+        self.store.release(self.worker, lambda _error: released.set())
+        await released.wait()  # so that whoever starts next finds the flows free
 
     async def _wait_until(self, is_done: Callable[[FlowHandle], bool], deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -129,24 +134,30 @@ class Executor:
             self.store.renew(self.worker, self._lease_seconds)
 
     async def _look_for_work(self) -> None:
+        """Look whenever another process writes, and now and then whether a lease has ended."""
         while True:
-            await self.store.changed_elsewhere.wait(self._patience())
-            try:
-                self._follow_changes()
-                self.look()
-            except StoreError as error:
-                self._telemetry.warn(names.STORE_UNAVAILABLE, error=str(error))
-            except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
-                context = {"message": "A dex-agents worker met a fault", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
+            self._look_around()
+            await self.store.changed_elsewhere.wait(self._lease_seconds / 3)
 
-    def _patience(self) -> float:
-        """Return how long to wait for a change: until a Timer is due, or a lease may end."""
-        with contextlib.suppress(StoreError):
-            wake_at = self.store.next_wake(tuple(self._served))
-            if wake_at is not None:
-                return min(max(wake_at - self.store.clock.now(), 0.01), self._lease_seconds / 3)
-        return self._lease_seconds / 3
+    def _look_around(self) -> None:
+        try:
+            self._follow_changes()
+            self.look()
+            self._set_alarm()
+        except StoreError as error:
+            self._telemetry.warn(names.STORE_UNAVAILABLE, error=str(error))
+        except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
+            context = {"message": "A dex-agents worker met a fault", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def _set_alarm(self) -> None:
+        """Look again when the next Timer of a flow is due that nobody has in memory."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        wake_at = self.store.next_wake(tuple(self._served))
+        if wake_at is not None:
+            self._alarm = self.store.clock.call_at(wake_at, self._look_around)
 
     # Flows in
 

@@ -147,6 +147,7 @@ class FlowHandle:
         self._is_behind = False
         self._refusal: BaseException | None = None
         self._refusals = 0
+        self._applied_at = 0.0
         self._alarm: Alarm | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._is_dropped = False
@@ -222,7 +223,7 @@ class FlowHandle:
         if event is None:
             _resolve(entry)
             return
-        now = self._store.clock.now()
+        now = self._applied_at = self._store.clock.now()
         transition = self._machine.apply(self.state, event, now, self._owner.free_slots())
         entry.transition = transition
         entry.begun = sum(isinstance(effect, Begin) for effect in transition.effects)
@@ -267,7 +268,7 @@ class FlowHandle:
             else:
                 self._cancel(effect)
         _resolve(entry)
-        self._set_alarm(header.wake_at)
+        self._set_alarm()
 
     def _cancel(self, effect: Cancel) -> None:
         attempt = self.attempts.pop(effect.execution_id, None)
@@ -282,12 +283,18 @@ class FlowHandle:
         if event is not None and not self._is_dropped:
             self.submit(event)
 
-    def _set_alarm(self, wake_at: float | None) -> None:
+    def _set_alarm(self) -> None:
+        """Wake for the next Timer or retry, whatever runs meanwhile.
+
+        What was due at the last transition is not woken for again: it waits
+        for a slot, for a lock, or for the rest of its conditions.
+        """
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if wake_at:
-            self._alarm = self._store.clock.call_at(wake_at, self.tick)
+        later = [at for at in self.state.timed.values() if at > self._applied_at]
+        if later:
+            self._alarm = self._store.clock.call_at(min(later), self.tick)
 
     # Starting over from fresh state
 
@@ -346,7 +353,8 @@ class FlowHandle:
             self.submit(AttemptAbandoned(execution_id, lost.attempt, phase=lost.phase))
         for entry in entries:
             self._take(entry)
-        self._set_alarm(state.header.wake_at)
+        self._applied_at = self._store.clock.now()
+        self._set_alarm()
         self.tick()
 
     def _lose(self, entries: deque[_Entry]) -> None:

@@ -96,6 +96,8 @@ class LocalBackend:
                 await executor.stop(grace_seconds)
             finally:
                 self._workers.remove(executor)
+                for other in self._workers:
+                    other.look()
 
     # Changing flows
 

@@ -210,7 +210,7 @@ class Store(Protocol):
         """Queue a new end of a worker's lease; without one its flows are free for others."""
         ...
 
-    def release(self, worker: str) -> None:
+    def release(self, worker: str, done: Done) -> None:
         """Queue the end of a worker: its lease, and its ownership of every flow."""
         ...
 
