@@ -50,7 +50,11 @@ class _Flow:
         _upsert(self.executions, changes.executions)
         _upsert(self.messages, changes.messages)
         for name, raw in changes.attributes.items():
-            _upsert(self.attributes.setdefault(_prefix(name), {}), {name: raw})
+            bucket = self.attributes.setdefault(_prefix(name), {})
+            if raw is None:
+                bucket.pop(name, None)
+            else:
+                bucket[name] = raw
         self.history += changes.history
 
 

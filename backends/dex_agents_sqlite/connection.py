@@ -115,6 +115,8 @@ def connect(path: Path) -> apsw.Connection:
         connection.set_busy_timeout(_OPEN_PATIENCE_MS)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
+        connection.pragma("cache_size", -32 * 1024)  # KiB: the pages of many sessions stay at hand
+        connection.pragma("wal_autocheckpoint", 4000)  # 16 MiB: a page written often is copied once
         connection.execute("SELECT count(*) FROM flow WHERE flow_id = ''").fetchall()
         connection.set_busy_timeout(0)
     except apsw.Error as error:

@@ -85,6 +85,8 @@ class Attempt:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._begun_at = self._last_beat = clock.now()
+        is_wait = execution.phase is Phase.WAIT_FOR
+        self._timeout = options.wait_for_timeout if is_wait else options.execute_timeout
         self._kept_alive = 0
         self._trace: AttemptTelemetry | None = None
         self._context = AttemptContext(execution, table, state, view, options.loads, self)
@@ -93,11 +95,6 @@ class Attempt:
     def start(self, context: contextvars.Context) -> None:
         """Begin in a task with a copy of this context of variables."""
         self._task = self._loop.create_task(self._run(), context=context.copy())
-
-    @property
-    def _timeout(self) -> float:
-        is_wait = self.execution.phase is Phase.WAIT_FOR
-        return self._options.wait_for_timeout if is_wait else self._options.execute_timeout
 
     @property
     def deadline(self) -> float:

@@ -65,12 +65,15 @@ class Attributes:
 
     def write(self, attributes: Mapping[str, Raw | None]) -> None:
         """Take over what a transition wrote; open views keep what they saw."""
-        for name, raw in attributes.items():
-            for view in self._views:
+        for view in self._views:
+            for name in attributes:
                 view.preserve(name)
+        for name, raw in attributes.items():
             self._decoded.pop(name, None)
             prefix = _prefix(name)
-            bucket = self._raw.setdefault(prefix, {})
+            bucket = self._raw.get(prefix)
+            if bucket is None:
+                bucket = self._raw[prefix] = {}
             if raw is None and prefix in self._complete:
                 bucket.pop(name, None)
             else:
@@ -111,6 +114,8 @@ class AttributeView:
     def names(self, prefix: str) -> Iterator[str]:
         """Return the physical names that begin so and had a value, in order."""
         kept = self._preserved
+        if not kept:
+            return iter(self._base.names(prefix))
         names = {n for n in self._base.names(prefix) if n not in kept}
         names |= {n for n, raw in kept.items() if raw is not None and n.startswith(prefix)}
         return iter(sorted(names))

@@ -36,9 +36,14 @@ def encoded(value: Any, tp: Any, name: str) -> Raw:
     Raises:
         EncodingError: It is of another type, or has no JSON form.
     """
+    return Raw(json_of(value, tp, name))
+
+
+def json_of(value: Any, tp: Any, name: str) -> bytes:
+    """Return what `encoded` does, as bytes."""
     if isinstance(tp, type) and not isinstance(value, tp):
         raise EncodingError(name, f"it holds {tp.__name__}, not {type(value).__name__}")
-    return Raw(encode(value, name))
+    return encode(value, name)
 
 
 class _DataContext:
@@ -128,23 +133,30 @@ class Entries(Mapping[str, T]):
         self._written = written
 
     def __getitem__(self, key: str) -> T:
-        name = self._map[key].name
-        if name in self._written:
-            value = self._written[name]
-        else:
-            value = self._attributes.value(name, self._map.type)
+        value = self._value(self._map[key].name)
         if value is None:
             raise KeyError(key)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def __iter__(self) -> Iterator[str]:
-        prefix, written = self._map.prefix, self._written
-        names = {name for name in self._attributes.names(prefix) if name not in written}
-        names |= {n for n, value in written.items() if value is not None and n.startswith(prefix)}
-        return (self._map.key_of(name) for name in sorted(names))
+        return (self._map.key_of(name) for name in self._names())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._names())
+
+    def _value(self, name: str) -> T | None:
+        if name in self._written:
+            return self._written[name]  # type: ignore[no-any-return]
+        return self._attributes.value(name, self._map.type)
+
+    def _names(self) -> list[str]:
+        prefix, written = self._map.prefix, self._written
+        stored = self._attributes.names(prefix)
+        if not written:
+            return list(stored)
+        names = {name for name in stored if name not in written}
+        names |= {n for n, value in written.items() if value is not None and n.startswith(prefix)}
+        return sorted(names)
 
 
 class CallContext(_DataContext):
@@ -212,7 +224,7 @@ class AttemptContext(_DataContext):
 
     def write(self, stream: Stream[T], message: T) -> None:
         self._require_declared(stream)
-        self._liveness.write(stream, bytes(encoded(message, stream.type, stream.name)))
+        self._liveness.write(stream, json_of(message, stream.type, stream.name))
 
     async def heartbeat(self) -> None:
         self._liveness.beat()

@@ -78,6 +78,7 @@ class Executor:
         self._is_claiming = False
         self._tasks: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
+        self._context.run(telemetry.clear)
         self._watchdog = Watchdog(store.clock)
         self._alarm: Alarm | None = None
         self._ended = asyncio.Event()

@@ -52,7 +52,7 @@ class Commit(Struct, frozen=True):
     done: Done
 
 
-class StoredEvent(Struct, frozen=True):
+class StoredEvent(Struct, frozen=True, gc=False):
     """One message of a Stream; positions rise within a flow's Stream."""
 
     position: int

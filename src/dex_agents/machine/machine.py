@@ -50,6 +50,7 @@ from dex_agents.machine.records import (
     Execution,
     ExecutionOptions,
     Failure,
+    FlowHeader,
     FlowStarted,
     FlowStatus,
     FlowStopped,
@@ -59,7 +60,9 @@ from dex_agents.machine.records import (
     Retry,
     RpcReturned,
     ScheduledStep,
+    StepsScheduled,
     TimeAdvanced,
+    TimerSkipped,
     TimerWait,
     Transition,
     WaitReturned,
@@ -118,10 +121,13 @@ class Machine:
         return _Step(self._rules, state, now, slots).run(event)
 
     def require_locks(self, state: FlowState, rpc: str, names: tuple[str, ...]) -> None:
-        """Raise `RpcLockConflictError` when a Step holds one of these Attributes."""
+        """Raise `RpcLockConflictError` when one of these Attributes is held."""
         for name in names:
             if name in state.locks:
                 raise RpcLockConflictError(rpc, name)
+
+
+_OF_ATTEMPTS = (ExecuteReturned, WaitReturned, AttemptFailed, AttemptAbandoned)
 
 
 def _check(state: FlowState, event: Event) -> None:
@@ -132,7 +138,7 @@ def _check(state: FlowState, event: Event) -> None:
         return
     if not header.version:
         raise FlowNotFoundError(header.flow_id)
-    if isinstance(event, WaitReturned | ExecuteReturned | AttemptFailed | AttemptAbandoned):
+    if isinstance(event, _OF_ATTEMPTS):
         execution = state.executions.get(event.execution_id)
         if execution is None or not execution.is_running or execution.attempt != event.attempt:
             raise StaleAttemptError(event.execution_id, event.attempt)
@@ -192,7 +198,8 @@ class _Step:
         self.started_at = self.now
         self.changes.attributes.update(event.attributes)
         self._record(HistoryEvent.FLOW_STARTED)
-        self._schedule(event.start, STARTED)
+        if event.start is not None:
+            self._schedule(event.start, STARTED)
 
     def wait_returned(self, event: WaitReturned) -> None:
         execution = self.state.executions[event.execution_id]
@@ -206,6 +213,7 @@ class _Step:
             attempt=0,
             last_failure=None,  # attempts of execute are counted, and linked, among themselves
             last_carrier={},
+            locks=(),
         )
         self._put(waiting)
         self.ready[waiting.id] = None
@@ -256,6 +264,20 @@ class _Step:
     def time_advanced(self, _event: TimeAdvanced) -> None:
         """Do nothing: every transition looks at what is due."""
 
+    def steps_scheduled(self, event: StepsScheduled) -> None:
+        for movement in event.next_steps:
+            self._schedule(movement, event.origin)
+
+    def timer_skipped(self, event: TimerSkipped) -> None:
+        execution = self.state.executions.get(event.execution_id)
+        if execution is None or execution.phase is not Phase.WAITING or execution.wait is None:
+            return
+        conditions = list(execution.wait.conditions)
+        conditions[event.position] = TimerWait(self.now)
+        wait = replace(execution.wait, conditions=tuple(conditions))
+        self._put(replace(execution, wait=wait))
+        self.ready[execution.id] = None
+
     def flow_stopped(self, event: FlowStopped) -> None:
         self._close(FlowStatus.STOPPED, Failure(event.reason, "") if event.reason else None)
 
@@ -263,6 +285,9 @@ class _Step:
 
     def _write(self, writes: Writes) -> None:
         self.changes.attributes.update(writes.attributes)
+        for channel, number in writes.discarded:
+            if self.state.discard(channel, number):
+                self._forget_message(channel, number)
         for message in writes.published:
             number = self.next_message
             self.next_message += 1
@@ -298,11 +323,13 @@ class _Step:
         carrier: dict[str, str],
     ) -> None:
         options = self._options(execution)
-        delay = _delay(options.retry, execution.attempt) if retry_after is None else retry_after
+        retry = options.retry
+        if execution.phase is Phase.WAIT_FOR and options.wait_for_retry is not None:
+            retry = options.wait_for_retry
+        delay = _delay(retry, execution.attempt) if retry_after is None else retry_after
         retry_at = self.now + delay
-        limit = options.retry.max_attempts
-        has_attempts = not limit or execution.attempt < limit
-        if has_attempts and retry_at <= execution.first_attempt_at + options.retry.total_seconds:
+        has_attempts = not retry.max_attempts or execution.attempt < retry.max_attempts
+        if has_attempts and retry_at <= execution.first_attempt_at + retry.total_seconds:
             self._record_attempt(HistoryEvent.ATTEMPT_FAILED, execution, failure)
             self._put(
                 replace(
@@ -321,6 +348,9 @@ class _Step:
         is_execute = execution.phase is Phase.EXECUTE
         ended = HistoryEvent.EXECUTE_FAILED if is_execute else HistoryEvent.WAIT_FOR_FAILED
         self._record_attempt(ended, execution, failure)
+        if not is_execute and options.wait_for_proceeds:
+            self._execute_without_wait(execution, failure)
+            return
         self._drop(execution.id)
         if is_execute and options.failure_step is not None:
             route = ScheduledStep(options.failure_step, execution.input, options.failure_options)
@@ -328,6 +358,24 @@ class _Step:
         else:
             why = f"{execution.id} failed and has no failure route: {failure.detail}"
             self._close(FlowStatus.FAILED, Failure(why, failure.error_type))
+
+    def _execute_without_wait(self, execution: Execution, failure: Failure) -> None:
+        self._put(
+            replace(
+                execution,
+                phase=Phase.EXECUTE,
+                is_running=False,
+                attempt=0,
+                scheduled_at=self.now,
+                due_at=0.0,
+                first_attempt_at=0.0,
+                recovery=failure,
+                last_failure=None,
+                last_carrier={},
+                locks=(),
+                wait_failed=True,
+            )
+        )
 
     def _apply_close(self, close: Close | None, output: Raw | None) -> None:
         if output is not None and close in (Close.GRACEFUL_COMPLETE, Close.FORCE_COMPLETE):
@@ -369,9 +417,12 @@ class _Step:
     # Waits and attempts
 
     def _end_waits(self) -> None:
-        due = [name for name, at in self.state.timed.items() if at <= self.now]
-        self.ready.update(dict.fromkeys(due))
-        for execution in self._in_order(self.ready) if self.ready else ():
+        if self.state.timed:
+            due = [name for name, at in self.state.timed.items() if at <= self.now]
+            self.ready.update(dict.fromkeys(due))
+        if not self.ready:
+            return
+        for execution in self._in_order(self.ready):
             if execution.phase is not Phase.WAITING or execution.wait is None:
                 continue
             found = match(execution.wait, self.state.queues, self.now)
@@ -432,7 +483,8 @@ class _Step:
         self.effects.append(Begin(begun))
 
     def _locks(self, execution: Execution) -> tuple[str, ...]:
-        return self._options(execution).locks if execution.phase is Phase.EXECUTE else ()
+        options = self._options(execution)
+        return options.locks if execution.phase is Phase.EXECUTE else options.wait_for_locks
 
     def _options(self, execution: Execution) -> ExecutionOptions:
         return execution.options or self.rules.options(execution.step)
@@ -475,38 +527,42 @@ class _Step:
         execution: Execution | None = None,
         failure: Failure | None = None,
     ) -> None:
-        self.changes.history.append(
-            HistoryEntry(
-                seq=self.next_history,
-                at=self.now,
-                event_type=event_type,
-                step_type=step_type,
-                step_execution_id=execution.id if execution else "",
-                final_attempt=execution.attempt if execution else 0,
-                origin=execution.origin if execution else "",
-                scheduled_at=execution.scheduled_at if execution else 0.0,
-                begun_at=execution.begun_at if execution else 0.0,
-                failure=failure,
+        entry = (
+            HistoryEntry(self.next_history, self.now, event_type, step_type, failure=failure)
+            if execution is None
+            else HistoryEntry(
+                self.next_history,
+                self.now,
+                event_type,
+                step_type,
+                execution.id,
+                execution.attempt,
+                execution.origin,
+                execution.scheduled_at,
+                execution.begun_at,
+                failure,
             )
         )
+        self.changes.history.append(entry)
         self.next_history += 1
 
     def _seal(self) -> None:
-        header = replace(
-            self.state.header,
-            flow_type=self.flow_type,
-            status=self.status,
-            version=self.state.header.version + 1,
-            wake_at=self._wake_at(),
-            started_at=self.started_at,
-            closed_at=self.closed_at,
-            counters=self.counters,
-            next_order=self.next_order,
-            next_message=self.next_message,
-            next_history=self.next_history,
-            is_completing=self.is_completing,
-            outputs=self.outputs,
-            failure=self.failure,
+        before = self.state.header
+        header = FlowHeader(
+            before.flow_id,
+            self.flow_type,
+            self.status,
+            before.version + 1,
+            self._wake_at(),
+            self.started_at,
+            self.closed_at,
+            self.counters,
+            self.next_order,
+            self.next_message,
+            self.next_history,
+            self.is_completing,
+            self.outputs,
+            self.failure,
         )
         self.state.header = header
         self.changes.header = header
@@ -517,7 +573,7 @@ class _Step:
             return 0.0
         if any(state.executions[name].due_at <= self.now for name in state.runnable):
             return 0.0
-        return min(state.timed.values(), default=None)
+        return min(state.timed.values()) if state.timed else None
 
 
 def _order(execution: Execution) -> int:
@@ -547,5 +603,7 @@ _HANDLERS = {
     AttemptsLost: _Step.attempts_lost,
     RpcReturned: _Step.rpc_returned,
     TimeAdvanced: _Step.time_advanced,
+    StepsScheduled: _Step.steps_scheduled,
+    TimerSkipped: _Step.timer_skipped,
     FlowStopped: _Step.flow_stopped,
 }

@@ -39,8 +39,10 @@ __all__ = (
     "Retry",
     "RpcReturned",
     "ScheduledStep",
+    "StepsScheduled",
     "StoredWait",
     "TimeAdvanced",
+    "TimerSkipped",
     "TimerWait",
     "Transition",
     "WaitReturned",
@@ -68,14 +70,14 @@ class Phase(StrEnum):
     EXECUTE = "execute"
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, frozen=True, gc=False):
     """An error's message and its qualified class name."""
 
     detail: str
     error_type: str
 
 
-class Retry(Struct, frozen=True, omit_defaults=True):
+class Retry(Struct, frozen=True, gc=False, omit_defaults=True):
     """A `dex_agents.table.RetryPolicy`, as stored with a movement's own options."""
 
     max_attempts: int = 0
@@ -85,13 +87,17 @@ class Retry(Struct, frozen=True, omit_defaults=True):
     max_seconds: float = 100.0
 
 
-class ExecutionOptions(Struct, frozen=True, omit_defaults=True):
+class ExecutionOptions(Struct, frozen=True, gc=False, omit_defaults=True):
     """`dex_agents.table.StepOptions`, as stored with a movement's own options.
 
     Attributes:
         loads: ``"Map/"`` for a whole map, ``"Map/key"`` for one instance, and
             the bare name of a Channel.
-        locks: Physical names of Attributes.
+        locks: Physical names of Attributes that ``execute`` holds.
+        wait_for_locks: Those that ``wait_for`` holds.
+        wait_for_retry: How ``wait_for`` is retried, if not as ``execute``.
+        wait_for_proceeds: Whether ``execute`` runs all the same when ``wait_for`` has failed.
+        extension: What a caller keeps with the options; the machine passes it on.
     """
 
     execute_timeout: float = 2 * 3600.0
@@ -102,15 +108,19 @@ class ExecutionOptions(Struct, frozen=True, omit_defaults=True):
     failure_options: ExecutionOptions | None = None
     loads: tuple[str, ...] = ()
     locks: tuple[str, ...] = ()
+    wait_for_locks: tuple[str, ...] = ()
+    wait_for_retry: Retry | None = None
+    wait_for_proceeds: bool = False
+    extension: str = ""
 
 
-class TimerWait(Struct, frozen=True, tag="timer"):
+class TimerWait(Struct, frozen=True, gc=False, tag="timer"):
     """A Timer condition, with the time at which it fires."""
 
     fire_at: float
 
 
-class ChannelWait(Struct, frozen=True, tag="channel"):
+class ChannelWait(Struct, frozen=True, gc=False, tag="channel"):
     """A Channel condition, by physical name."""
 
     channel: str
@@ -118,21 +128,21 @@ class ChannelWait(Struct, frozen=True, tag="channel"):
     at_most: int | None = 1
 
 
-class StoredWait(Struct, frozen=True):
+class StoredWait(Struct, frozen=True, gc=False):
     """A wait as stored: conditions, and the groups of positions that are enough."""
 
     conditions: tuple[TimerWait | ChannelWait, ...] = ()
     candidates: tuple[tuple[int, ...], ...] = ((),)
 
 
-class Consumed(Struct, frozen=True):
+class Consumed(Struct, frozen=True, gc=False):
     """One message that a wait took."""
 
     channel: str
     payload: Raw
 
 
-class Execution(Struct, frozen=True, omit_defaults=True):
+class Execution(Struct, frozen=True, gc=False, omit_defaults=True):
     """One Step execution that has not ended.
 
     Attributes:
@@ -146,6 +156,7 @@ class Execution(Struct, frozen=True, omit_defaults=True):
         first_attempt_at: When the first attempt of this phase began.
         chosen: The positions of the conditions that ended the wait.
         recovery: The failure that a failure route was taken for.
+        wait_failed: Whether it is executed although its ``wait_for`` failed.
         last_failure: How the previous attempt failed.
         last_carrier: The W3C carrier of the previous attempt's span.
         locks: The Attributes that it holds, by physical name.
@@ -171,9 +182,10 @@ class Execution(Struct, frozen=True, omit_defaults=True):
     last_failure: Failure | None = None
     last_carrier: dict[str, str] = field(default_factory=dict)
     locks: tuple[str, ...] = ()
+    wait_failed: bool = False
 
 
-class FlowHeader(Struct, frozen=True, omit_defaults=True):
+class FlowHeader(Struct, frozen=True, gc=False, omit_defaults=True):
     """What there is once in a flow.
 
     Attributes:
@@ -215,7 +227,7 @@ class HistoryEvent(StrEnum):
     RPC_COMPLETED = "rpc_execution_completed"
 
 
-class HistoryEntry(Struct, frozen=True, omit_defaults=True):
+class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
     """One line of a flow's history. Times are seconds since 1970.
 
     Attributes:
@@ -246,21 +258,26 @@ class HistoryEntry(Struct, frozen=True, omit_defaults=True):
 # Events
 
 
-class Published(Struct, frozen=True):
+class Published(Struct, frozen=True, gc=False):
     """One message for a Channel."""
 
     channel: str
     payload: Raw
 
 
-class Writes(Struct, frozen=True):
-    """What a handler changed beside its decision; None deletes an Attribute."""
+class Writes(Struct, frozen=True, gc=False):
+    """What a handler changed beside its decision; None deletes an Attribute.
+
+    Attributes:
+        discarded: Queued messages to remove, by Channel and number; one that is gone is passed over.
+    """
 
     attributes: dict[str, Raw | None] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
+    discarded: tuple[tuple[str, int], ...] = ()
 
 
-class ScheduledStep(Struct, frozen=True):
+class ScheduledStep(Struct, frozen=True, gc=False):
     """A movement: the Step to schedule, with its input."""
 
     step: str
@@ -277,7 +294,7 @@ class Close(StrEnum):
     FORCE_FAIL = "force_fail"
 
 
-class ExecutionDecision(Struct, frozen=True):
+class ExecutionDecision(Struct, frozen=True, gc=False):
     """What ``execute`` decided."""
 
     next_steps: tuple[ScheduledStep, ...] = ()
@@ -287,15 +304,15 @@ class ExecutionDecision(Struct, frozen=True):
     cancel_sibling_steps: tuple[str, ...] = ()
 
 
-class FlowStarted(Struct, frozen=True, tag=True):
-    """Somebody started the flow."""
+class FlowStarted(Struct, frozen=True, gc=False, tag=True):
+    """Somebody started the flow; without a first Step it waits for one to be scheduled."""
 
     flow_type: str
-    start: ScheduledStep
+    start: ScheduledStep | None
     attributes: dict[str, Raw | None] = field(default_factory=dict)
 
 
-class WaitReturned(Struct, frozen=True, tag=True):
+class WaitReturned(Struct, frozen=True, gc=False, tag=True):
     """An attempt of ``wait_for`` returned; Timers count from now."""
 
     execution_id: str
@@ -304,7 +321,7 @@ class WaitReturned(Struct, frozen=True, tag=True):
     writes: Writes = Writes()
 
 
-class ExecuteReturned(Struct, frozen=True, tag=True):
+class ExecuteReturned(Struct, frozen=True, gc=False, tag=True):
     """An attempt of ``execute`` returned."""
 
     execution_id: str
@@ -313,7 +330,7 @@ class ExecuteReturned(Struct, frozen=True, tag=True):
     writes: Writes = Writes()
 
 
-class AttemptFailed(Struct, frozen=True, tag=True):
+class AttemptFailed(Struct, frozen=True, gc=False, tag=True):
     """An attempt ended without a result: exception, timeout, missed heartbeat, dead worker.
 
     Attributes:
@@ -329,7 +346,7 @@ class AttemptFailed(Struct, frozen=True, tag=True):
     phase: Phase | None = None
 
 
-class AttemptAbandoned(Struct, frozen=True, tag=True):
+class AttemptAbandoned(Struct, frozen=True, gc=False, tag=True):
     """An attempt was handed out but never began; it is handed out again under its number."""
 
     execution_id: str
@@ -337,13 +354,13 @@ class AttemptAbandoned(Struct, frozen=True, tag=True):
     phase: Phase | None = None
 
 
-class AttemptsLost(Struct, frozen=True, tag=True):
+class AttemptsLost(Struct, frozen=True, gc=False, tag=True):
     """The worker of every running attempt died."""
 
     failure: Failure
 
 
-class RpcReturned(Struct, frozen=True, tag=True):
+class RpcReturned(Struct, frozen=True, gc=False, tag=True):
     """A transactional RPC returned."""
 
     rpc: str
@@ -352,11 +369,25 @@ class RpcReturned(Struct, frozen=True, tag=True):
     cancel_steps: tuple[str, ...] = ()
 
 
-class TimeAdvanced(Struct, frozen=True, tag=True):
+class TimeAdvanced(Struct, frozen=True, gc=False, tag=True):
     """Time has passed, or a worker has free slots: nothing else happened."""
 
 
-class FlowStopped(Struct, frozen=True, tag=True):
+class StepsScheduled(Struct, frozen=True, gc=False, tag=True):
+    """Something that is no handler of the flow scheduled Steps."""
+
+    origin: str
+    next_steps: tuple[ScheduledStep, ...]
+
+
+class TimerSkipped(Struct, frozen=True, gc=False, tag=True):
+    """Somebody ended a Timer early; a Timer that is not waited for is passed over."""
+
+    execution_id: str
+    position: int
+
+
+class FlowStopped(Struct, frozen=True, gc=False, tag=True):
     """Somebody stopped the flow."""
 
     reason: str = ""
@@ -371,6 +402,8 @@ Event: TypeAlias = (
     | AttemptsLost
     | RpcReturned
     | TimeAdvanced
+    | StepsScheduled
+    | TimerSkipped
     | FlowStopped
 )
 """Everything that can happen to a flow."""
@@ -394,13 +427,13 @@ class Changes(Struct):
     history: list[HistoryEntry] = field(default_factory=list)
 
 
-class Begin(Struct, frozen=True):
+class Begin(Struct, frozen=True, gc=False):
     """Run this attempt: ``wait_for`` or ``execute``, as its phase says."""
 
     execution: Execution
 
 
-class Cancel(Struct, frozen=True):
+class Cancel(Struct, frozen=True, gc=False):
     """Stop this attempt's handler; its result would be refused."""
 
     execution_id: str
@@ -410,7 +443,7 @@ class Cancel(Struct, frozen=True):
 Effect: TypeAlias = Begin | Cancel
 
 
-class Transition(Struct, frozen=True):
+class Transition(Struct, frozen=True, gc=False):
     """What one event led to: changes to store first, effects to perform then."""
 
     changes: Changes

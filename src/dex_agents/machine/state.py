@@ -21,7 +21,7 @@ __all__ = ("FlowState",)
 class FlowState:
     """The rows of one flow, Attributes aside, which the machine never reads.
 
-    A state is changed only through `put`, `enqueue`, `dequeue` and the header, so the
+    A state is changed only through `put`, `enqueue`, `dequeue`, `discard` and the header, so the
     indexes always agree with the rows. A state that is loaded from a store and
     one that was driven there by events are equal.
 
@@ -129,6 +129,25 @@ class FlowState:
             del self.queues[channel]
         return number, payload
 
+    def discard(self, channel: str, number: int) -> bool:
+        """Remove a queued message; return False when it is not there."""
+        queue = self.queues.get(channel, {})
+        if number not in queue:
+            return False
+        del queue[number]
+        if not queue:
+            del self.queues[channel]
+        return True
+
+    def lock(self, holder: str, names: Iterable[str]) -> None:
+        """Hold locks for something that is no Step; they are not stored."""
+        self.locks.update(dict.fromkeys(names, holder))
+
+    def unlock(self, holder: str) -> None:
+        """Release every lock of a holder."""
+        for name in [name for name, by in self.locks.items() if by == holder]:
+            del self.locks[name]
+
     def apply(self, changes: Changes) -> None:
         """Replay what a transition changed, as a store would."""
         self.header = changes.header
@@ -140,10 +159,8 @@ class FlowState:
         for (channel, number), payload in changes.messages.items():
             if payload is not None:
                 self.enqueue(channel, number, payload)
-            elif number in self.queues.get(channel, {}):
-                del self.queues[channel][number]
-                if not self.queues[channel]:
-                    del self.queues[channel]
+            else:
+                self.discard(channel, number)
 
     def _forget_waiter(self, channel: str, execution_id: str) -> None:
         waiters = self.waiting_on.get(channel, {})

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from dex_agents.encoding import require_codec
 from dex_agents.errors import FlowDefinitionError, UndeclaredStepError
 from dex_agents.table.persistence import (
@@ -27,8 +30,7 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 _ROWS = (Attribute, AttributeMap, Channel, ChannelMap, Stream)
 
 
-@dataclass(frozen=True)
-class AttemptFacts:
+class AttemptFacts(Struct, frozen=True):
     """What a table's author knows about a Step attempt that its trace and logs should show.
 
     Attributes:
@@ -41,9 +43,9 @@ class AttemptFacts:
 
     span_name: str | None = None
     is_client: bool = False
-    carrier: Mapping[str, str] = field(default_factory=dict)
-    attributes: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    carrier: Mapping[str, str] = msgspec.field(default_factory=dict)
+    attributes: Mapping[str, str | int | float | bool] = msgspec.field(default_factory=dict)
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def _no_facts(_step: str, _context: StepContext, _input: Any) -> AttemptFacts:

@@ -6,10 +6,11 @@ Attribute of its own, stored under the physical name ``AgentToolCalls/call-1``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 __all__ = (
     "Attribute",
@@ -32,8 +33,7 @@ def _instance_name(name: str, key: str) -> str:
     return f"{name}/{quote(key, safe='')}"
 
 
-@dataclass(frozen=True)
-class Attribute(Generic[T]):
+class Attribute(Struct, Generic[T], frozen=True, gc=False):
     """One named value of a flow, or one instance of an `AttributeMap`.
 
     Attributes:
@@ -44,11 +44,10 @@ class Attribute(Generic[T]):
 
     name: str
     type: type[T]
-    map: AttributeMap[T] | None = field(default=None, repr=False)
+    map: AttributeMap[T] | None = None
 
 
-@dataclass(frozen=True)
-class AttributeMap(Generic[T]):
+class AttributeMap(Struct, Generic[T], frozen=True, gc=False):
     """Named values of one type under keys that are known at run time.
 
     Handlers see an instance only when their row, or the movement to it, loads
@@ -71,8 +70,7 @@ class AttributeMap(Generic[T]):
         return unquote(physical_name[len(self.name) + 1 :])
 
 
-@dataclass(frozen=True)
-class ChannelCondition:
+class ChannelCondition(Struct, frozen=True, gc=False):
     """Ready when a Channel holds enough messages; consumes them, oldest first, when chosen.
 
     Attributes:
@@ -85,13 +83,12 @@ class ChannelCondition:
     at_most: int | None
 
 
-@dataclass(frozen=True)
-class Channel(Generic[T]):
+class Channel(Struct, Generic[T], frozen=True, gc=False):
     """A first-in-first-out queue of messages, or one instance of a `ChannelMap`."""
 
     name: str
     type: type[T]
-    map: ChannelMap[T] | None = field(default=None, repr=False)
+    map: ChannelMap[T] | None = None
 
     def for_one(self) -> ChannelCondition:
         """Wait for one message."""
@@ -110,8 +107,7 @@ class Channel(Generic[T]):
         return ChannelCondition(self, 0, count)
 
 
-@dataclass(frozen=True)
-class ChannelMap(Generic[T]):
+class ChannelMap(Struct, Generic[T], frozen=True, gc=False):
     """Channels of one type under keys that are known at run time."""
 
     name: str
@@ -125,8 +121,7 @@ class ChannelMap(Generic[T]):
         return self[key].for_one()
 
 
-@dataclass(frozen=True)
-class Stream(Generic[T]):
+class Stream(Struct, Generic[T], frozen=True, gc=False):
     """A best-effort log beside the flow, trimmed from its old end to a capacity.
 
     Attributes:

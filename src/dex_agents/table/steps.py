@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dex_agents.table.persistence import (
     Attribute,
@@ -48,8 +50,7 @@ O = TypeVar("O")  # noqa: E741 - the output of an RPC
 # Waits
 
 
-@dataclass(frozen=True)
-class Timer:
+class Timer(Struct, frozen=True, gc=False):
     """Ready this many seconds after the wait was stored; durable, and never early."""
 
     seconds: float
@@ -58,8 +59,7 @@ class Timer:
 Condition: TypeAlias = Timer | ChannelCondition
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Struct, frozen=True, gc=False):
     """What a Step waits for: conditions, and the groups of them that are enough.
 
     Attributes:
@@ -110,8 +110,7 @@ class Wait:
 # Options
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """When a failed attempt is followed by another.
 
     Attributes:
@@ -138,8 +137,7 @@ class RetryPolicy:
         return float(min(delay, self.max_seconds))
 
 
-@dataclass(frozen=True)
-class StepOptions:
+class StepOptions(Struct, frozen=True):
     """How a Step runs; a movement may bring its own, which replace the row's whole.
 
     Attributes:
@@ -176,8 +174,7 @@ class StepOptions:
 # Decisions
 
 
-@dataclass(frozen=True)
-class Movement:
+class Movement(Struct, frozen=True):
     """One Step to schedule, its input, and its own options if it has any."""
 
     step: str
@@ -194,8 +191,7 @@ class CloseKind(StrEnum):
     FORCE_FAIL = "force_fail"
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What follows a Step: movements, or an end; and Steps to cancel."""
 
     next_steps: tuple[Movement, ...] = ()
@@ -239,8 +235,7 @@ class Decision:
         return replace(self, cancel_steps=(*self.cancel_steps, *steps))
 
 
-@dataclass(frozen=True)
-class RecoveryError:
+class RecoveryError(Struct, frozen=True):
     """Why the Step before a failure route failed.
 
     Attributes:
@@ -335,8 +330,7 @@ class RpcContext(DataContext, Protocol):
     """What an RPC's handler sees."""
 
 
-@dataclass(frozen=True)
-class RpcResult(Generic[O]):
+class RpcResult(Struct, Generic[O], frozen=True):
     """What an RPC returns, and what it sets in motion."""
 
     output: O
@@ -347,8 +341,7 @@ class RpcResult(Generic[O]):
 # Rows
 
 
-@dataclass(frozen=True)
-class Step(Generic[I]):
+class Step(Struct, Generic[I], frozen=True):
     """One Step of a flow.
 
     Attributes:
@@ -368,8 +361,7 @@ class Step(Generic[I]):
     next_steps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rpc(Generic[I, O]):
+class Rpc(Struct, Generic[I, O], frozen=True):
     """One call that clients make into a flow.
 
     Attributes:
@@ -389,5 +381,5 @@ class Rpc(Generic[I, O]):
     output: type[O] = NoneType  # type: ignore[assignment]
     is_read_only: bool = False
     loads: tuple[Loadable, ...] = ()
-    locks: tuple[Attribute[Any], ...] = field(default=())
+    locks: tuple[Attribute[Any], ...] = ()
     next_steps: tuple[str, ...] = ()

@@ -42,16 +42,23 @@ class Telemetry:
         self._tracer_provider = tracer_provider
         self._logger = logger
 
+    def clear(self) -> None:
+        """Forget every identifier that is bound in the current context."""
+        structlog.contextvars.clear_contextvars()
+
     def begin(self, flow_id: str, execution: Execution, facts: AttemptFacts) -> AttemptTelemetry:
         """Open the span of an attempt and bind its identifiers, in the current task's context.
 
-        Call it in a task of the attempt's own: nothing is unbound.
+        Call it in a task of the attempt's own, whose context is a copy of one
+        that went through `clear`: nothing is unbound.
         """
-        structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(
             session_id=flow_id, step_id=execution.id, attempt=execution.attempt, **facts.tags
         )
-        return AttemptTelemetry(self._span(flow_id, execution, facts), self.logger)
+        span, logger = self._span(flow_id, execution, facts), self.logger
+        if span is trace.INVALID_SPAN and logger is None:
+            return _UNWATCHED
+        return AttemptTelemetry(span, logger)
 
     def _span(self, flow_id: str, execution: Execution, facts: AttemptFacts) -> Span:
         provider = self._tracer_provider or trace.get_tracer_provider()
@@ -132,6 +139,25 @@ class AttemptTelemetry:
         """End the span of an attempt whose result nobody wants any more."""
         self._span.set_attribute(names.STEP_OUTCOME, names.CANCELED)
         self._span.end()
+
+
+class _Unwatched(AttemptTelemetry):
+    """Of an attempt that nothing traces or logs."""
+
+    def carrier(self) -> dict[str, str]:
+        return {}
+
+    def completed(self, phase: Phase) -> None:
+        pass
+
+    def failed(self, failure: Failure, *, will_retry: bool) -> None:
+        pass
+
+    def canceled(self) -> None:
+        pass
+
+
+_UNWATCHED = _Unwatched(trace.INVALID_SPAN, None)
 
 
 def _links(carrier: dict[str, str]) -> tuple[Link, ...]:
