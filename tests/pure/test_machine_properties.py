@@ -42,8 +42,10 @@ from dex_agents.machine import (
     Retry,
     RpcReturned,
     ScheduledStep,
+    StepsScheduled,
     StoredWait,
     TimeAdvanced,
+    TimerSkipped,
     TimerWait,
     Transition,
     WaitReturned,
@@ -384,8 +386,12 @@ class World:
             self.refuse(self.stale())
         elif chance < 0.15:
             self.refuse(FlowStarted("other", self.movement()))
-        elif chance < 0.30:
+        elif chance < 0.28:
             self.apply(TimeAdvanced())
+        elif chance < 0.29:
+            self.apply(StepsScheduled("__timeout__", (self.movement(),)))
+        elif chance < 0.30:
+            self.apply(self.skip())
         elif chance < 0.45:
             self.apply(RpcReturned("ask", self.writes(), self.movements(2), self._some_steps(0.05)))
         elif chance < 0.46:
@@ -398,6 +404,11 @@ class World:
         else:
             self.apply(TimeAdvanced())
 
+    def skip(self) -> TimerSkipped:
+        """Return the end of a Timer of any execution, be it waited for or not."""
+        execution_id = self.random.choice([*self.state.executions, "Nobody-1"])
+        return TimerSkipped(execution_id, self.random.randrange(3))
+
     def life(self, events: int) -> int:
         """Live until the flow closes or so many events have happened, and return how many."""
         self.refuse(TimeAdvanced())  # it does not exist yet
@@ -406,6 +417,8 @@ class World:
             self.step()
         if self.state.header.status is not FlowStatus.RUNNING:
             for event in (TimeAdvanced(), FlowStopped(), RpcReturned("ask"), self.stale()):
+                self.refuse(event)
+            for event in (StepsScheduled("late", (self.movement(),)), self.skip()):
                 self.refuse(event)
         return len(self.log)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from types import NoneType
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dex_agents.errors import DexAgentsError, FlowDefinitionError, UndeclaredStepError
 from dex_agents.session import session_table

@@ -273,6 +273,9 @@ class _Step:
         if execution is None or execution.phase is not Phase.WAITING or execution.wait is None:
             return
         conditions = list(execution.wait.conditions)
+        skipped = conditions[event.position : event.position + 1]
+        if not any(isinstance(each, TimerWait) for each in skipped):
+            return
         conditions[event.position] = TimerWait(self.now)
         wait = replace(execution.wait, conditions=tuple(conditions))
         self._put(replace(execution, wait=wait))

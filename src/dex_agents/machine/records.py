@@ -269,7 +269,7 @@ class Writes(Struct, frozen=True, gc=False):
     """What a handler changed beside its decision; None deletes an Attribute.
 
     Attributes:
-        discarded: Queued messages to remove, by Channel and number; one that is gone is passed over.
+        discarded: Queued messages to remove, by Channel and number; a gone one is passed over.
     """
 
     attributes: dict[str, Raw | None] = field(default_factory=dict)
