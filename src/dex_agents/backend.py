@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 
 from msgspec import Struct
 
-from dex_agents.errors import BackendNotFoundError, MissingExtraError
+from dex_agents.errors import BackendNotFoundError, FlowIdError, MissingExtraError
 from dex_agents.table import FlowTable
 
 __all__ = (
@@ -21,6 +21,7 @@ __all__ = (
     "StreamMessage",
     "backend_names",
     "open_backend",
+    "require_flow_id",
 )
 
 ENTRY_POINTS = "dex_agents.backends"
@@ -106,7 +107,7 @@ class Backend(Protocol):
         ...
 
     async def start_flow(self, table: FlowTable, flow_id: str, start_input: Any) -> None:
-        """Start a flow; raise `FlowAlreadyStartedError` when the ID is taken."""
+        """Start a flow; raise `FlowIdError`, or `FlowAlreadyStartedError` when the ID is taken."""
         ...
 
     async def invoke_rpc(self, table: FlowTable, flow_id: str, rpc: str, rpc_input: Any) -> Any:
@@ -134,6 +135,16 @@ class Backend(Protocol):
     ) -> AsyncGenerator[StreamMessage, None]:
         """Yield a Stream's messages behind a position; follow until the flow closes, if asked."""
         ...
+
+
+def require_flow_id(flow_id: str) -> None:
+    """Raise `FlowIdError` unless every backend can take this flow ID.
+
+    Dex reserves three characters; an ID that passes in memory must pass there too.
+    """
+    is_printable = all(each.isprintable() or each == " " for each in flow_id)
+    if not flow_id.strip() or not is_printable or any(each in flow_id for each in "/$:"):
+        raise FlowIdError(flow_id)
 
 
 def backend_names() -> tuple[str, ...]:

@@ -66,11 +66,13 @@ class AgentSessionClient:
         """Start a session; a non-blank first message begins its first turn.
 
         Args:
-            session_id: The flow ID. No two sessions of a store may share one.
+            session_id: The flow ID. No two sessions of a store may share one. Not
+                blank, and without ``/``, ``$``, ``:`` and control characters.
             initial_message: The first user message, or None to wait for one.
 
         Raises:
             FlowAlreadyStartedError: The ID is taken, by a running or closed session.
+            FlowIdError: The ID cannot be one.
         """
         text = None if initial_message is None else clean_text(initial_message)
         start = AgentSessionStartInput(text, current_carrier())

@@ -15,6 +15,7 @@ __all__ = (
     "EncodingError",
     "FlowAlreadyStartedError",
     "FlowDefinitionError",
+    "FlowIdError",
     "FlowNotActiveError",
     "FlowNotFoundError",
     "MissingExtraError",
@@ -81,6 +82,16 @@ class UndeclaredStepError(DexAgentsError, ValueError):
     def __init__(self, source: str, target: str) -> None:
         super().__init__(
             f"{source} may not go to {target}. Add {target} to its next_steps, or go elsewhere."
+        )
+
+
+class FlowIdError(DexAgentsError, ValueError):
+    """A flow cannot have this ID on every backend."""
+
+    def __init__(self, flow_id: str) -> None:
+        super().__init__(
+            f"{flow_id!r} cannot be a session ID: it must not be blank, nor hold '/', '$', ':', "
+            "control characters or lone surrogates."
         )
 
 

@@ -49,10 +49,10 @@ async def test_the_first_model_call_of_a_turn_has_the_committed_session(engine: 
         return "Hello."
 
     sessions = await engine.serve(ScriptedRunner(script))
-    await sessions.start_session("s/1", "Hi")
+    await sessions.start_session("s-1", "Hi")
     await engine.settle()
     (turn,) = seen
-    assert (turn.flow_id, turn.turn_id, turn.attempt) == ("s/1", "turn-1", 1)
+    assert (turn.flow_id, turn.turn_id, turn.attempt) == ("s-1", "turn-1", 1)
     assert turn.framework_run_state is None
     assert turn.is_resuming is False
     assert turn.tool_calls == {}

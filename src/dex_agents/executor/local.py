@@ -7,7 +7,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from dex_agents.backend import Capability, FlowSummary, StepHistoryEntry, StreamMessage
+from dex_agents.backend import (
+    Capability,
+    FlowSummary,
+    StepHistoryEntry,
+    StreamMessage,
+    require_flow_id,
+)
 from dex_agents.encoding import decode
 from dex_agents.errors import FlowNotFoundError, StreamPositionError
 from dex_agents.executor.attributes import Attributes
@@ -103,6 +109,7 @@ class LocalBackend:
 
     async def start_flow(self, table: FlowTable, flow_id: str, start_input: Any) -> None:
         """Start a flow."""
+        require_flow_id(flow_id)
         row = table.start_step
         start = ScheduledStep(row.name, encoded(start_input, row.input, f"input of {row.name}"))
         event = FlowStarted(table.flow_type, start)
