@@ -98,7 +98,7 @@ async def test_an_id_is_refused_without_a_worker_too(engine: Engine):
         await sessions.start_session("s")
 
 
-@pytest.mark.parametrize("session_id", ["a b.c-d_e@f", "ünïcödé-☃", "x" * 300, "'; DROP TABLE flow"])
+@pytest.mark.parametrize("session_id", ["a b.c-d_e@f", "ünïcödé-☃", "x" * 300, "'; DROP TABLE"])
 async def test_almost_any_text_is_a_session_id(engine: Engine, session_id: str):
     """IDs are data, not names: only what Dex reserves is left out."""
     sessions = await engine.serve(ScriptedRunner([["Hello."]]))
