@@ -78,8 +78,8 @@ def test_an_unknown_outcome_says_that_it_is_unknown_and_why():
     """The model learns that the call may have taken effect, and the detail."""
     record = call(ToolCallStatus.OUTCOME_UNKNOWN, error="The worker died.")
     assert describe_tool_call_outcome(record) == (
-        "It is unknown whether the tool call took effect: The worker died. "
-        "Check before doing anything that depends on it."
+        "It is unknown whether the tool call took effect. "
+        "Check before doing anything that depends on it. Cause: The worker died."
     )
 
 
@@ -124,8 +124,8 @@ def test_the_note_has_the_published_format():
         '- book {"id":7} -> succeeded: done\n'
         '- pay {"eur": 5} -> failed: The tool call failed: no card\n'
         "- cancel null -> rejected: The tool call was rejected. The tool was not run.\n"
-        "- mail [1] -> outcome_unknown: It is unknown whether the tool call took effect: "
-        "Died. Check before doing anything that depends on it.\n"
+        "- mail [1] -> outcome_unknown: It is unknown whether the tool call took effect. "
+        "Check before doing anything that depends on it. Cause: Died.\n"
         "Do not repeat these tool calls unless the user asks again."
     )
 

@@ -21,8 +21,8 @@ TOOLS = {"look": lambda _: {"found": 7}, "refuse": _refuse, "pay": _break, "say"
 POLICIES = {"look": READ, "refuse": READ, "pay": ONCE, "say": READ}
 NOTE = """\
 [Dex] The previous turn failed after these tool calls ran:
-- pay {"amount":3} -> outcome_unknown: It is unknown whether the tool call took effect: \
-connection lost. Check before doing anything that depends on it.
+- pay {"amount":3} -> outcome_unknown: It is unknown whether the tool call took effect. \
+Check before doing anything that depends on it. Cause: connection lost.
 - look {} -> succeeded: {"found":7}
 - refuse [1] -> failed: The tool call failed: no such order
 - say plain -> succeeded: hi

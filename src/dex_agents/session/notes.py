@@ -44,8 +44,8 @@ def describe_tool_call_outcome(record: AgentToolCall) -> str:
             return record.rejection_message or "The tool call was rejected. The tool was not run."
         case ToolCallStatus.OUTCOME_UNKNOWN:
             return (
-                "It is unknown whether the tool call took effect: "
-                f"{_reason(record)} Check before doing anything that depends on it."
+                "It is unknown whether the tool call took effect. "
+                f"Check before doing anything that depends on it. Cause: {_reason(record)}"
             )
         case _:
             return f"The tool call has no result yet ({record.status})."
