@@ -203,9 +203,7 @@ async def test_a_clients_table_serves_nobody(engine: Engine):
     assert "Serve the one that session_table" in history[1].error
 
 
-@pytest.mark.parametrize(
-    "session_id", ["", " ", "a/b", "a$b", "a:b", "a\nb", "a\0b", "a\ud800"]
-)
+@pytest.mark.parametrize("session_id", ["", " ", "a/b", "a$b", "a:b", "a\nb", "a\0b", "a\ud800"])
 async def test_an_id_that_not_every_backend_can_take_is_refused(engine: Engine, session_id: str):
     """What passes in memory must pass on Dex: reserved characters are refused everywhere."""
     sessions = await engine.serve(ScriptedRunner([["Hello."]]))
