@@ -24,7 +24,6 @@ from dex_agents.machine import (
     Begin,
     Cancel,
     ChannelWait,
-    Close,
     Consumed,
     Event,
     ExecuteReturned,
@@ -40,7 +39,6 @@ from dex_agents.machine import (
     Machine,
     Phase,
     Published,
-    Retry,
     RpcReturned,
     ScheduledStep,
     StoredWait,
@@ -57,6 +55,7 @@ from dex_agents.table import (
     AttributeMap,
     Channel,
     ChannelMap,
+    CloseKind,
     Decision,
     FlowTable,
     RetryPolicy,
@@ -254,7 +253,7 @@ def test_an_execution_keeps_its_id_for_all_attempts():
 
 def test_ids_are_not_used_again_after_a_failure_or_cancellation():
     """Rule 1: a number is used once, however its execution ended."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(max_attempts=1), failure_step="A"))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(max_attempts=1), failure_step="A"))
     flow.start("A", "B")
     flow.fail("A-1")
     flow.end("B-1", go("A", cancel_steps=("A",)))
@@ -410,7 +409,7 @@ def test_whatever_ended_an_attempt_the_next_is_one_higher(end: Callable[[Flow], 
 
 def test_a_hand_out_that_never_began_uses_up_no_attempt():
     """Rule 4: an abandoned attempt is handed out again under its number."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(max_attempts=1)))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(max_attempts=1)))
     flow.start("A")
     for _ in range(3):
         transition = flow.apply(AttemptAbandoned("A-1", 1))
@@ -420,7 +419,7 @@ def test_a_hand_out_that_never_began_uses_up_no_attempt():
 
 def test_a_hand_out_that_never_began_starts_no_total_time():
     """Rule 4: the total time counts from the first attempt that began."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(total_seconds=10.0)))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(total_seconds=10.0)))
     flow.start("A")
     flow.apply(AttemptAbandoned("A-1", 1), slots=0)
     flow.advance(1000)
@@ -449,7 +448,7 @@ def test_an_abandoned_retry_keeps_its_place():
 
 def test_lost_attempts_fail_together_in_the_order_of_scheduling():
     """Rule 4: when a worker dies, each running attempt fails; what waits goes on waiting."""
-    flow = Flow(Z=ExecutionOptions(retry=Retry(max_attempts=1), failure_step="R"))
+    flow = Flow(Z=ExecutionOptions(retry=RetryPolicy(max_attempts=1), failure_step="R"))
     flow.start("Z", "A", "Z", "WaitB")
     flow.wait("WaitB-1", ChannelWait("inbox"))
     flow.apply(AttemptAbandoned("Z-1", 1))  # it begins last now
@@ -467,7 +466,7 @@ def test_lost_attempts_fail_together_in_the_order_of_scheduling():
 
 def test_losing_attempts_can_end_the_flow():
     """Rule 7: a lost last attempt without a route fails the flow once, whoever else was lost."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(max_attempts=1)))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(max_attempts=1)))
     flow.start("A", "A", "B")
     transition = flow.apply(AttemptsLost(BROKEN))
     assert flow.status is FlowStatus.FAILED
@@ -598,7 +597,7 @@ def test_a_result_for_what_waits_or_was_cancelled_is_refused(kind):
 
 def test_retries_back_off():
     """Rule 7: each delay doubles up to the maximum, and nothing begins before it is over."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(initial_seconds=2.0, max_seconds=10.0)))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(initial_seconds=2.0, max_seconds=10.0)))
     flow.start("A")
     for delay in (2.0, 4.0, 8.0, 10.0, 10.0):
         transition = flow.fail("A-1")
@@ -630,7 +629,7 @@ def test_a_retry_knows_how_the_attempt_before_failed():
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_attempts_end_at_their_maximum(limit):
     """Rule 7: the last attempt's failure goes to the route."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(limit), failure_step="R"))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(limit), failure_step="R"))
     flow.start("A")
     for _ in range(limit - 1):
         flow.fail("A-1")
@@ -640,7 +639,7 @@ def test_attempts_end_at_their_maximum(limit):
 
 def test_no_attempt_is_planned_beyond_the_total_time():
     """Rule 7: a retry that would begin too late is not made; one just in time is."""
-    retry = Retry(total_seconds=3.0, initial_seconds=1.0)
+    retry = RetryPolicy(total_seconds=3.0, initial_seconds=1.0)
     flow = Flow(A=ExecutionOptions(retry=retry, failure_step="R"))
     flow.start("A")
     flow.fail("A-1")  # at 1 s
@@ -653,7 +652,7 @@ def test_no_attempt_is_planned_beyond_the_total_time():
 def test_the_failure_route_gets_the_same_input_and_the_error():
     """Rule 7: input, error message and type reach the route; its options are the given ones."""
     route = ExecutionOptions(execute_timeout=5.0)
-    options = ExecutionOptions(retry=Retry(1), failure_step="R", failure_options=route)
+    options = ExecutionOptions(retry=RetryPolicy(1), failure_step="R", failure_options=route)
     flow = Flow(A=options)
     flow.apply(FlowStarted("kind", to("A", {"x": [1]})))
     flow.fail("A-1")
@@ -665,7 +664,7 @@ def test_the_failure_route_gets_the_same_input_and_the_error():
 
 def test_a_failure_route_keeps_its_error_through_retries():
     """Rule 7: the route's own failures do not hide what it was taken for."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(1), failure_step="R"))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(1), failure_step="R"))
     flow.start("A")
     flow.fail("A-1")
     flow.apply(AttemptFailed("R-1", 1, Failure("other", "E")))
@@ -675,7 +674,7 @@ def test_a_failure_route_keeps_its_error_through_retries():
 
 def test_without_a_route_the_flow_fails_and_says_why():
     """Rule 7: the flow's failure names the execution and the error."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(1)))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(1)))
     flow.start("A", "B")
     transition = flow.fail("A-1")
     header = transition.changes.header
@@ -688,7 +687,7 @@ def test_without_a_route_the_flow_fails_and_says_why():
 
 def test_a_used_up_wait_for_fails_the_flow():
     """Rule 7: the failure route is ``execute``'s; ``wait_for`` has none."""
-    flow = Flow(WaitA=ExecutionOptions(retry=Retry(2), failure_step="R"))
+    flow = Flow(WaitA=ExecutionOptions(retry=RetryPolicy(2), failure_step="R"))
     flow.start("WaitA")
     flow.fail("WaitA-1")
     flow.advance(1)
@@ -719,9 +718,9 @@ def test_scarce_slots_go_to_what_was_scheduled_first():
 
 def test_a_movement_may_bring_options_of_its_own():
     """Rule 8: a movement's options replace those of the Step."""
-    flow = Flow(A=ExecutionOptions(retry=Retry(1)))
+    flow = Flow(A=ExecutionOptions(retry=RetryPolicy(1)))
     flow.start("S")
-    own = ExecutionOptions(retry=Retry(2), failure_step="R")
+    own = ExecutionOptions(retry=RetryPolicy(2), failure_step="R")
     flow.end("S-1", go(to("A", None, own)))
     flow.fail("A-1")
     flow.advance(1)
@@ -841,7 +840,7 @@ def test_a_lock_has_one_holder_and_waits_in_order():
 
 def test_a_used_up_step_releases_its_lock_for_its_failure_route():
     """Rule 10: the last attempt's end is the lock's end."""
-    options = ExecutionOptions(retry=Retry(1), failure_step="R", locks=("X",))
+    options = ExecutionOptions(retry=RetryPolicy(1), failure_step="R", locks=("X",))
     flow = Flow(A=options, R=ExecutionOptions(locks=("X",)))
     flow.start("A")
     assert begun_ids(flow.fail("A-1")) == ["R-1"]
@@ -954,7 +953,7 @@ def test_a_dead_end_leaves_the_flow_open():
     """A branch that ends without closing leaves a flow that RPCs can still use."""
     flow = Flow()
     flow.start("A")
-    flow.end("A-1", ExecutionDecision(close=Close.DEAD_END))
+    flow.end("A-1", ExecutionDecision(close=CloseKind.DEAD_END))
     assert (flow.status, flow.state.executions) == (FlowStatus.RUNNING, {})
     assert begun_ids(flow.apply(RpcReturned("more", next_steps=(to("A"),)))) == ["A-2"]
 
@@ -963,11 +962,11 @@ def test_a_graceful_completion_waits_for_the_other_branches():
     """The flow completes with the last execution, and keeps the outputs in order."""
     flow = Flow()
     flow.start("A", "B", "C")
-    done = ExecutionDecision(close=Close.GRACEFUL_COMPLETE, output=Raw(b"1"))
+    done = ExecutionDecision(close=CloseKind.GRACEFUL_COMPLETE, output=Raw(b"1"))
     flow.end("A-1", done)
     flow.end("B-1", go("D"))
     assert (flow.status, flow.state.header.is_completing) == (FlowStatus.RUNNING, True)
-    flow.end("D-1", ExecutionDecision(close=Close.GRACEFUL_COMPLETE, output=Raw(b"2")))
+    flow.end("D-1", ExecutionDecision(close=CloseKind.GRACEFUL_COMPLETE, output=Raw(b"2")))
     flow.end("C-1")
     assert flow.status is FlowStatus.COMPLETED
     assert flow.state.header.outputs == (Raw(b"1"), Raw(b"2"))
@@ -977,7 +976,7 @@ def test_a_graceful_completion_follows_a_cancellation_too():
     """Whatever takes the last execution away completes the flow."""
     flow = Flow()
     flow.start("A", "B")
-    flow.end("A-1", ExecutionDecision(close=Close.GRACEFUL_COMPLETE))
+    flow.end("A-1", ExecutionDecision(close=CloseKind.GRACEFUL_COMPLETE))
     flow.apply(RpcReturned("drop", cancel_steps=("B",)))
     assert flow.status is FlowStatus.COMPLETED
 
@@ -986,7 +985,7 @@ def test_a_forced_completion_cancels_the_other_branches():
     """The flow completes at once, with its output."""
     flow = Flow()
     flow.start("A", "B")
-    output = ExecutionDecision(close=Close.FORCE_COMPLETE, output=Raw(b"1"))
+    output = ExecutionDecision(close=CloseKind.FORCE_COMPLETE, output=Raw(b"1"))
     transition = flow.end("A-1", output)
     assert (flow.status, flow.state.header.outputs) == (FlowStatus.COMPLETED, (Raw(b"1"),))
     assert transition.effects == (Cancel("B-1", 1),)
@@ -998,7 +997,7 @@ def test_a_forced_failure_says_its_reason(reason):
     flow = Flow()
     flow.start("A", "B")
     output = Raw(msgspec.json.encode(reason))
-    transition = flow.end("A-1", ExecutionDecision(close=Close.FORCE_FAIL, output=output))
+    transition = flow.end("A-1", ExecutionDecision(close=CloseKind.FORCE_FAIL, output=output))
     assert (flow.status, flow.state.header.failure) == (FlowStatus.FAILED, Failure(reason, ""))
     assert transition.effects == (Cancel("B-1", 1),)
     assert flow.state.header.outputs == ()
@@ -1009,7 +1008,7 @@ def test_a_forced_failure_says_its_reason(reason):
 
 def test_the_history_tells_what_happened():
     """Each line has its number, time, execution and attempt."""
-    flow = Flow(WaitA=ExecutionOptions(retry=Retry(2), failure_step="R"))
+    flow = Flow(WaitA=ExecutionOptions(retry=RetryPolicy(2), failure_step="R"))
     entries = []
     for transition in (
         flow.start("WaitA"),
@@ -1017,7 +1016,7 @@ def test_the_history_tells_what_happened():
         flow.fail("WaitA-1"),
         flow.advance(1),
         flow.fail("WaitA-1"),
-        flow.end("R-1", ExecutionDecision(close=Close.GRACEFUL_COMPLETE)),
+        flow.end("R-1", ExecutionDecision(close=CloseKind.GRACEFUL_COMPLETE)),
     ):
         entries += transition.changes.history
     assert [entry.seq for entry in entries] == list(range(1, 7))
@@ -1075,7 +1074,7 @@ def test_a_table_gives_the_machine_its_rules():
         1.0,
         2.0,
         3.0,
-        Retry(4, 5.0, 6.0, 7.0, 8.0),
+        RetryPolicy(4, 5.0, 6.0, 7.0, 8.0),
         "B",
         ExecutionOptions(loads=("Answers/a%20b",)),
         ("Items/", "Items/k", "Inbox", "Answers/"),

@@ -24,7 +24,6 @@ from dex_agents.machine import (
     Begin,
     Cancel,
     ChannelWait,
-    Close,
     Event,
     ExecuteReturned,
     Execution,
@@ -39,7 +38,6 @@ from dex_agents.machine import (
     Machine,
     Phase,
     Published,
-    Retry,
     RpcReturned,
     ScheduledStep,
     StepsScheduled,
@@ -52,21 +50,22 @@ from dex_agents.machine import (
     Writes,
 )
 from dex_agents.machine.matching import match
+from dex_agents.table import CloseKind, RetryPolicy
 
 CHANNELS = ("inbox", "answers/1", "answers/2")
 NOTHING = Raw(b"null")
 
-ONCE = Retry(max_attempts=1)
-TWICE = Retry(max_attempts=2, initial_seconds=2.0)
+ONCE = RetryPolicy(max_attempts=1)
+TWICE = RetryPolicy(max_attempts=2, initial_seconds=2.0)
 OPTIONS = {
-    "Plain": ExecutionOptions(retry=Retry(max_attempts=3)),
-    "Waiter": ExecutionOptions(retry=Retry(total_seconds=60.0)),
+    "Plain": ExecutionOptions(retry=RetryPolicy(max_attempts=3)),
+    "Waiter": ExecutionOptions(retry=RetryPolicy(total_seconds=60.0)),
     "Locker": ExecutionOptions(retry=TWICE, failure_step="Rescue", locks=("L1",)),
     "Both": ExecutionOptions(failure_step="Rescue", locks=("L1", "L2")),
     "Once": ExecutionOptions(
         retry=ONCE, failure_step="Rescue", failure_options=ExecutionOptions(locks=("L2",))
     ),
-    "Rescue": ExecutionOptions(retry=Retry(initial_seconds=0.5, coefficient=3.0)),
+    "Rescue": ExecutionOptions(retry=RetryPolicy(initial_seconds=0.5, coefficient=3.0)),
     "Fragile": ExecutionOptions(retry=TWICE),
 }
 WITH_WAIT = {"Waiter", "Both"}
@@ -319,13 +318,13 @@ class World:
         """Return what an execution decided."""
         chance = self.random.random()
         if chance < 0.006:
-            return ExecutionDecision(close=Close.FORCE_COMPLETE, output=NOTHING)
+            return ExecutionDecision(close=CloseKind.FORCE_COMPLETE, output=NOTHING)
         if chance < 0.012:
-            return ExecutionDecision(close=Close.FORCE_FAIL, output=Raw(b'"no"'))
+            return ExecutionDecision(close=CloseKind.FORCE_FAIL, output=Raw(b'"no"'))
         if chance < 0.04:
-            return ExecutionDecision(close=Close.GRACEFUL_COMPLETE, output=Raw(b"1"))
+            return ExecutionDecision(close=CloseKind.GRACEFUL_COMPLETE, output=Raw(b"1"))
         if chance < 0.2:
-            return ExecutionDecision(close=Close.DEAD_END)
+            return ExecutionDecision(close=CloseKind.DEAD_END)
         return ExecutionDecision(
             self.movements(3),
             cancel_steps=self._some_steps(0.1),

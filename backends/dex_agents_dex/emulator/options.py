@@ -6,7 +6,8 @@ import functools
 
 from dex.dexpb import dex_pb2 as pb
 
-from dex_agents.machine import ExecutionOptions, Retry
+from dex_agents.machine import ExecutionOptions
+from dex_agents.table import RetryPolicy
 from dex_agents_dex.emulator.envelope import pack, unpack
 
 __all__ = ("TIMEOUT_HANDLER", "WireRules", "execution_options", "timeout_options", "wire_options")
@@ -85,9 +86,9 @@ def _parsed(extension: str) -> pb.StepOptions:
     return unpack(extension, pb.StepOptions)
 
 
-def _retry(wire: pb.RetryPolicy, scale: float) -> Retry:
-    default = Retry()
-    return Retry(
+def _retry(wire: pb.RetryPolicy, scale: float) -> RetryPolicy:
+    default = RetryPolicy()
+    return RetryPolicy(
         max_attempts=wire.maximum_attempts,
         total_seconds=(wire.total_duration_seconds or default.total_seconds) * scale,
         initial_seconds=(wire.initial_interval_seconds or default.initial_seconds) * scale,

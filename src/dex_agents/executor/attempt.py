@@ -20,7 +20,6 @@ from dex_agents.executor.contexts import AttemptContext, encoded
 from dex_agents.machine import (
     AttemptFailed,
     ChannelWait,
-    Close,
     Event,
     ExecuteReturned,
     Execution,
@@ -301,7 +300,7 @@ def _stored_decision(table: FlowTable, row: Step[Any], decision: Decision) -> Ex
         raise ValueError(f"{row.name} decided nothing; return Decision.dead_end() to end a branch.")
     return ExecutionDecision(
         next_steps=tuple(scheduled_step(table, row, each) for each in decision.next_steps),
-        close=Close(decision.close) if decision.close else None,
+        close=decision.close,
         output=None
         if decision.output is None
         else encoded(decision.output, object, f"output of {row.name}"),

@@ -178,7 +178,7 @@ class Executor:
         """Take up a flow that this process has changed in the store."""
         with contextlib.suppress(StoreError):
             owned = self.store.owned_versions(self.worker, [flow_id])
-            if flow_id in owned and flow_id not in self._handles:
+            if flow_id in owned and flow_id not in self._handles and not self._is_stopping:
                 self._take_over(flow_id)
         self.look()
 
@@ -214,10 +214,10 @@ class Executor:
             self._telemetry.warn(names.FLOW_UNREADABLE, session_id=flow_id, error=str(error))
 
     def _adopt(self, state: FlowState, flow_type: str) -> FlowHandle:
+        if len(self._handles) >= self._max_resident:
+            self._evict()  # before the new one comes, which is idle as yet
         handle = FlowHandle(self, self._served[flow_type], state)
         self._handles[handle.flow_id] = handle
-        if len(self._handles) > self._max_resident:
-            self._evict()
         return handle
 
     def _evict(self) -> None:

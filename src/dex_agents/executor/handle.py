@@ -136,7 +136,6 @@ class FlowHandle:
         self._owner = owner
         self._store = owner.store
         self._machine = served.machine
-        self.table = served.table
         self.flow_id = state.header.flow_id
         self.state = state
         self.durable_version = state.header.version
@@ -246,6 +245,9 @@ class FlowHandle:
 
     def _committed(self, entry: _Entry, error: BaseException | None) -> None:
         self._in_store -= 1
+        if self._is_dropped:
+            self._leave(entry, error)
+            return
         if error is None and not self._is_behind:
             self._entries.popleft()
             self._refusals = 0
@@ -256,6 +258,14 @@ class FlowHandle:
         self._refusal = self._refusal or error
         if not self._in_store:
             self._recover()
+
+    def _leave(self, entry: _Entry, error: BaseException | None) -> None:
+        """Tell the caller, and begin nothing: the worker has stopped meanwhile."""
+        self._owner.take_slots(-entry.begun)
+        if error is None:
+            _resolve(entry)
+        else:
+            entry.refuse(error)
 
     def _perform(self, entry: _Entry) -> None:
         assert entry.transition is not None

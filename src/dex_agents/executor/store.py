@@ -81,11 +81,6 @@ class ChangeSignal:
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
-    @property
-    def has_waiters(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiters)
-
     def notify(self) -> None:
         """Wake everybody who waits."""
         if not self._waiters:

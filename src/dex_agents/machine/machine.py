@@ -42,7 +42,6 @@ from dex_agents.machine.records import (
     Begin,
     Cancel,
     Changes,
-    Close,
     Consumed,
     Effect,
     Event,
@@ -57,7 +56,6 @@ from dex_agents.machine.records import (
     HistoryEntry,
     HistoryEvent,
     Phase,
-    Retry,
     RpcReturned,
     ScheduledStep,
     StepsScheduled,
@@ -69,6 +67,7 @@ from dex_agents.machine.records import (
     Writes,
 )
 from dex_agents.machine.state import FlowState
+from dex_agents.table import CloseKind
 
 __all__ = ("Machine", "Rules")
 
@@ -329,7 +328,7 @@ class _Step:
         retry = options.retry
         if execution.phase is Phase.WAIT_FOR and options.wait_for_retry is not None:
             retry = options.wait_for_retry
-        delay = _delay(retry, execution.attempt) if retry_after is None else retry_after
+        delay = retry.delay_after(execution.attempt) if retry_after is None else retry_after
         retry_at = self.now + delay
         has_attempts = not retry.max_attempts or execution.attempt < retry.max_attempts
         if has_attempts and retry_at <= execution.first_attempt_at + retry.total_seconds:
@@ -380,14 +379,14 @@ class _Step:
             )
         )
 
-    def _apply_close(self, close: Close | None, output: Raw | None) -> None:
-        if output is not None and close in (Close.GRACEFUL_COMPLETE, Close.FORCE_COMPLETE):
+    def _apply_close(self, close: CloseKind | None, output: Raw | None) -> None:
+        if output is not None and close in (CloseKind.GRACEFUL_COMPLETE, CloseKind.FORCE_COMPLETE):
             self.outputs = (*self.outputs, output)
-        if close is Close.GRACEFUL_COMPLETE:
+        if close is CloseKind.GRACEFUL_COMPLETE:
             self.is_completing = True
-        elif close is Close.FORCE_COMPLETE:
+        elif close is CloseKind.FORCE_COMPLETE:
             self._close(FlowStatus.COMPLETED)
-        elif close is Close.FORCE_FAIL:
+        elif close is CloseKind.FORCE_FAIL:
             self._close(FlowStatus.FAILED, Failure(_reason(output), ""))
 
     def _close(self, status: FlowStatus, failure: Failure | None = None) -> None:
@@ -581,15 +580,6 @@ class _Step:
 
 def _order(execution: Execution) -> int:
     return execution.order
-
-
-def _delay(retry: Retry, attempt: int) -> float:
-    exponent = min(attempt - 1, 64)
-    try:
-        delay = retry.initial_seconds * float(retry.coefficient) ** exponent
-    except OverflowError:
-        delay = retry.max_seconds if retry.initial_seconds else 0.0
-    return float(min(delay, retry.max_seconds))
 
 
 def _reason(output: Raw | None) -> str:

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 from msgspec import Raw, Struct, field
 
+from dex_agents.table import CloseKind, RetryPolicy
+
 __all__ = (
     "AttemptAbandoned",
     "AttemptFailed",
@@ -19,7 +21,6 @@ __all__ = (
     "Cancel",
     "Changes",
     "ChannelWait",
-    "Close",
     "Consumed",
     "Effect",
     "Event",
@@ -36,7 +37,6 @@ __all__ = (
     "HistoryEvent",
     "Phase",
     "Published",
-    "Retry",
     "RpcReturned",
     "ScheduledStep",
     "StepsScheduled",
@@ -77,16 +77,6 @@ class Failure(Struct, frozen=True, gc=False):
     error_type: str
 
 
-class Retry(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A `dex_agents.table.RetryPolicy`, as stored with a movement's own options."""
-
-    max_attempts: int = 0
-    total_seconds: float = 4 * 3600.0
-    initial_seconds: float = 1.0
-    coefficient: float = 2.0
-    max_seconds: float = 100.0
-
-
 class ExecutionOptions(Struct, frozen=True, gc=False, omit_defaults=True):
     """`dex_agents.table.StepOptions`, as stored with a movement's own options.
 
@@ -103,13 +93,13 @@ class ExecutionOptions(Struct, frozen=True, gc=False, omit_defaults=True):
     execute_timeout: float = 2 * 3600.0
     wait_for_timeout: float = 2 * 3600.0
     heartbeat_timeout: float = 60.0
-    retry: Retry = Retry()
+    retry: RetryPolicy = RetryPolicy()
     failure_step: str | None = None
     failure_options: ExecutionOptions | None = None
     loads: tuple[str, ...] = ()
     locks: tuple[str, ...] = ()
     wait_for_locks: tuple[str, ...] = ()
-    wait_for_retry: Retry | None = None
+    wait_for_retry: RetryPolicy | None = None
     wait_for_proceeds: bool = False
     extension: str = ""
 
@@ -285,20 +275,11 @@ class ScheduledStep(Struct, frozen=True, gc=False):
     options: ExecutionOptions | None = None
 
 
-class Close(StrEnum):
-    """How a decision ends its branch, or the whole flow."""
-
-    DEAD_END = "dead_end"
-    GRACEFUL_COMPLETE = "graceful_complete"
-    FORCE_COMPLETE = "force_complete"
-    FORCE_FAIL = "force_fail"
-
-
 class ExecutionDecision(Struct, frozen=True, gc=False):
     """What ``execute`` decided."""
 
     next_steps: tuple[ScheduledStep, ...] = ()
-    close: Close | None = None
+    close: CloseKind | None = None
     output: Raw | None = None
     cancel_steps: tuple[str, ...] = ()
     cancel_sibling_steps: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from dex_agents.errors import UndeclaredError
-from dex_agents.machine.records import ExecutionOptions, Retry
+from dex_agents.machine.records import ExecutionOptions
 from dex_agents.table import AttributeMap, ChannelMap, FlowTable, Loadable, StepOptions
 
 __all__ = ("TableRules", "execution_options", "selector")
@@ -38,18 +38,11 @@ def selector(row: Loadable) -> str:
 
 def execution_options(options: StepOptions) -> ExecutionOptions:
     """Return a row's or movement's options in the form that is stored."""
-    retry = options.retry
     return ExecutionOptions(
         execute_timeout=options.execute_timeout,
         wait_for_timeout=options.wait_for_timeout,
         heartbeat_timeout=options.heartbeat_timeout,
-        retry=Retry(
-            retry.max_attempts,
-            retry.total_seconds,
-            retry.initial_seconds,
-            retry.coefficient,
-            retry.max_seconds,
-        ),
+        retry=options.retry,
         failure_step=options.failure_step,
         failure_options=execution_options(options.failure_options)
         if options.failure_options

@@ -109,14 +109,6 @@ class FlowTable:
         """Return whether the table has a Step of this name."""
         return name in self._steps
 
-    def has_wait(self, step: str) -> bool:
-        """Return whether a Step has a ``wait_for``."""
-        return self._steps[step].wait_for is not None
-
-    def options(self, step: str) -> StepOptions:
-        """Return the options that a Step has when its movement brings none."""
-        return self._steps[step].options
-
     def declares(self, row: PersistenceRow) -> bool:
         """Return whether a row, or the map that it is an instance of, is in the table."""
         owner = getattr(row, "map", None) or row

@@ -110,7 +110,7 @@ class Wait(Struct, frozen=True, gc=False):
 # Options
 
 
-class RetryPolicy(Struct, frozen=True):
+class RetryPolicy(Struct, frozen=True, gc=False, omit_defaults=True):
     """When a failed attempt is followed by another.
 
     Attributes:
