@@ -473,8 +473,6 @@ def test_a_valid_table_validates_and_knows_its_rows(given):
     assert built.start_step is given["steps"][0]
     for row in given["steps"]:
         assert built.step(row.name) is row
-        assert built.step(row.name) is row
-        assert built.options(row.name) is row.options
     assert all(built.rpc(row.name) is row for row in given["rpcs"])
     assert all(built.declares(row) for row in given["rows"])
 
@@ -687,7 +685,7 @@ def test_a_declared_next_step_may_be_taken_and_no_other():
 def test_an_unknown_name_is_a_key_error():
     """A row that is not there is not made up."""
     built = table(step("A"))
-    for lookup in (built.step, built.rpc, built.has_wait, built.options):
+    for lookup in (built.step, built.rpc):
         with pytest.raises(KeyError):
             lookup("B")
 
