@@ -14,6 +14,9 @@ say from when a worker is needed next. The caller stores the changes before it
 performs the effects, so an attempt that began is on record before its handler
 runs, and the commit that ends one Step is also the one that begins the next.
 
+It is one long module on purpose: whoever asks what may happen to a flow reads
+it from top to bottom, and nothing elsewhere decides anything.
+
 An execution passes through ``wait_for`` (where its Step has one), ``waiting``
 and ``execute``. In the first and the last, attempts are handed out. Ties are
 decided by the order of scheduling.

@@ -5,6 +5,8 @@ then nothing that it produced is stored but the records of its tool calls and
 the framework's run state. Every tool call publishes exactly one
 ``ToolCallResults`` message, in the commit that makes its record final;
 ``ResumeTurn`` counts them.
+
+The ten stand together in one long module, because each hands over to the next.
 """
 
 from __future__ import annotations
