@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,25 @@ class Workshop:
         line = await asyncio.wait_for(process.stdout.readline(), 20)
         assert line.startswith(b"serving")
         return worker
+
+    async def freeze(self, worker: WorkerProcess) -> None:
+        """SIGSTOP a worker between two commits: inside one it would hold the file's lock."""
+        while True:
+            worker.signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WNOWAIT)
+            if not self._is_locked():
+                return
+            worker.signal(signal.SIGCONT)
+            await asyncio.sleep(0.01)
+
+    def _is_locked(self) -> bool:
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=0)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            connection.execute("ROLLBACK")
+            return False
 
     def effects(self, tool: str) -> list[dict]:
         return [entry for entry in self.log.entries("effect") if entry["tool"] == tool]

@@ -20,7 +20,7 @@ async def test_a_frozen_worker_is_fenced_off(workshop):
     frozen = await workshop.start_worker()
     await workshop.sessions.start_session("keyed-1", "write")
     await gate.wait_until_reached()
-    frozen.signal(signal.SIGSTOP)
+    await workshop.freeze(frozen)
     workshop.open_gate("after-keyed_write")
     await workshop.start_worker()
     snapshot = await workshop.settled("keyed-1")
