@@ -82,7 +82,9 @@ class Workshop:
         """SIGSTOP a worker between two commits: inside one it would hold the file's lock."""
         while True:
             worker.signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WNOWAIT)
+            await asyncio.to_thread(
+                os.waitid, os.P_PID, worker.process.pid, os.WSTOPPED | os.WNOWAIT
+            )
             if not self._is_locked():
                 return
             worker.signal(signal.SIGCONT)
