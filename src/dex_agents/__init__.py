@@ -6,6 +6,9 @@ Step of its own, so a crash repeats at most the one call that was running.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dex_agents.backend import Backend, Capability, backend_names, open_backend
 from dex_agents.client import AgentSessionClient, FollowedEvent
 from dex_agents.errors import (
@@ -13,6 +16,7 @@ from dex_agents.errors import (
     FlowAlreadyStartedError,
     FlowNotActiveError,
     FlowNotFoundError,
+    MissingExtraError,
     RpcLockConflictError,
     RunnerContractError,
     StoreError,
@@ -70,6 +74,9 @@ from dex_agents.session import (
     session_table,
 )
 
+if TYPE_CHECKING:
+    from dex_agents_dex import AgentSessionFlow
+
 __all__ = (
     "AGENT_MESSAGES",
     "AGENT_STATE",
@@ -89,6 +96,7 @@ __all__ = (
     "AgentMessage",
     "AgentMessagesPage",
     "AgentSessionClient",
+    "AgentSessionFlow",
     "AgentSessionOptions",
     "AgentSessionStartInput",
     "AgentSnapshot",
@@ -131,3 +139,16 @@ __all__ = (
     "open_backend",
     "session_table",
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs the Dex SDK only when somebody asks for it."""
+    if name != "AgentSessionFlow":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        dex_backend = import_module("dex_agents_dex")
+    except DexAgentsError:
+        raise  # it says better what is wrong
+    except ImportError as error:
+        raise MissingExtraError("AgentSessionFlow", "dex") from error
+    return dex_backend.AgentSessionFlow

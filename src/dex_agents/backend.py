@@ -10,12 +10,18 @@ from typing import Any, Protocol, Self
 
 from msgspec import Struct
 
-from dex_agents.errors import BackendNotFoundError, FlowIdError, MissingExtraError
+from dex_agents.errors import (
+    BackendNotFoundError,
+    DexAgentsError,
+    FlowIdError,
+    MissingExtraError,
+)
 from dex_agents.table import FlowTable
 
 __all__ = (
     "Backend",
     "Capability",
+    "CompiledFlow",
     "FlowSummary",
     "StepHistoryEntry",
     "StreamMessage",
@@ -137,6 +143,16 @@ class Backend(Protocol):
         ...
 
 
+class CompiledFlow(Protocol):
+    """A table that was compiled for an engine, and reaches it through the engine's own client."""
+
+    table: FlowTable
+
+    def backend_for(self, client: Any) -> Backend:
+        """Return a backend for this flow over the engine's client."""
+        ...
+
+
 def require_flow_id(flow_id: str) -> None:
     """Raise `FlowIdError` unless every backend can take this flow ID.
 
@@ -168,6 +184,8 @@ def open_backend(url: str) -> Backend:
         if entry.name == scheme:
             try:
                 factory = entry.load()
+            except DexAgentsError:
+                raise  # it says better what is missing
             except ImportError as error:
                 raise MissingExtraError(f"The backend {scheme!r}", scheme) from error
             return factory.from_url(url)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from dex_agents.backend import Backend, FlowSummary, StepHistoryEntry, StreamMessage
+from dex_agents.backend import Backend, CompiledFlow, FlowSummary, StepHistoryEntry, StreamMessage
 from dex_agents.encoding import clean_text
 from dex_agents.errors import RpcLockConflictError
 from dex_agents.records import (
@@ -54,13 +54,19 @@ class AgentSessionClient:
     A client needs no worker: what it wrote is durable when the call returns.
 
     Args:
-        backend: An open backend.
-        flow: The session's table, or just its flow type.
+        backend: An open backend; of a compiled flow the engine's own client, such as
+            ``dex.AsyncClient``.
+        flow: The session's table, just its flow type, or a compiled flow, such as
+            `dex_agents.AgentSessionFlow`.
     """
 
-    def __init__(self, backend: Backend, flow: FlowTable | str) -> None:
-        self._backend = backend
-        self._table = client_table(flow) if isinstance(flow, str) else flow
+    def __init__(self, backend: Backend | Any, flow: FlowTable | CompiledFlow | str) -> None:
+        if isinstance(flow, FlowTable):
+            self._backend, self._table = backend, flow
+        elif isinstance(flow, str):
+            self._backend, self._table = backend, client_table(flow)
+        else:
+            self._backend, self._table = flow.backend_for(backend), flow.table
 
     async def start_session(self, session_id: str, initial_message: str | None = None) -> None:
         """Start a session; a non-blank first message begins its first turn.

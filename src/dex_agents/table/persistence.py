@@ -33,6 +33,10 @@ def _instance_name(name: str, key: str) -> str:
     return f"{name}/{quote(key, safe='')}"
 
 
+def _instance_key(name: str, physical_name: str) -> str:
+    return unquote(physical_name[len(name) + 1 :])
+
+
 class Attribute(Struct, Generic[T], frozen=True, gc=False):
     """One named value of a flow, or one instance of an `AttributeMap`.
 
@@ -67,7 +71,7 @@ class AttributeMap(Struct, Generic[T], frozen=True, gc=False):
 
     def key_of(self, physical_name: str) -> str:
         """Return the key of an instance from its physical name."""
-        return unquote(physical_name[len(self.name) + 1 :])
+        return _instance_key(self.name, physical_name)
 
 
 class ChannelCondition(Struct, frozen=True, gc=False):
@@ -115,6 +119,10 @@ class ChannelMap(Struct, Generic[T], frozen=True, gc=False):
 
     def __getitem__(self, key: str) -> Channel[T]:
         return Channel(_instance_name(self.name, key), self.type, self)
+
+    def key_of(self, physical_name: str) -> str:
+        """Return the key of an instance from its physical name."""
+        return _instance_key(self.name, physical_name)
 
     def for_one(self, key: str) -> ChannelCondition:
         """Wait for one message on the instance of this key."""

@@ -1,0 +1,188 @@
+"""What a table's handlers see on Dex: the protocols of `dex_agents.table` over SDK contexts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import dex
+
+from dex_agents.errors import NotLoadedError, UndeclaredError
+from dex_agents.table import (
+    Attribute,
+    AttributeMap,
+    Channel,
+    FlowTable,
+    RecoveryError,
+    Stream,
+)
+from dex_agents_dex.definitions import Definitions
+from dex_agents_dex.wire import from_wire, require_size, to_wire
+
+__all__ = ("DexRpcContext", "DexStepContext")
+
+T = TypeVar("T")
+
+
+class _DexDataContext:
+    """Reads and writes the flow's data through an SDK context, and counts what it writes."""
+
+    def __init__(
+        self, context: dex.Context, reader: str, table: FlowTable, definitions: Definitions
+    ) -> None:
+        self.flow_id = context.flow_id
+        self._context = context
+        self._reader = reader
+        self._table = table
+        self._definitions = definitions
+        self._written_bytes = 0
+
+    def now(self) -> float:
+        return time.time()
+
+    def get(self, attribute: Attribute[T]) -> T | None:
+        self._require_declared(attribute)
+        definition, key = self._definitions.attribute(attribute)
+        try:
+            value = definition.get(self._context, *key)
+        except dex.AttributeMapNotLoadedError as error:
+            raise NotLoadedError(self._reader, attribute.name) from error
+        return None if value is None else from_wire(value, attribute.type, attribute.name)
+
+    def set(self, attribute: Attribute[T], value: T) -> None:
+        self._require_declared(attribute)
+        definition, key = self._definitions.attribute(attribute)
+        definition.set(self._context, *key, self._sent(value, attribute, definition))
+
+    def delete(self, attribute: Attribute[T]) -> None:
+        self._require_declared(attribute)
+        definition, key = self._definitions.attribute(attribute)
+        definition.delete(self._context, *key)
+
+    def entries(self, attribute_map: AttributeMap[T]) -> Mapping[str, T]:
+        self._require_declared(attribute_map)
+        definition = self._definitions.attribute_map(attribute_map)
+        try:
+            keys = definition.get_all_instance_keys(self._context)
+        except dex.AttributeMapNotLoadedError as error:
+            raise NotLoadedError(self._reader, attribute_map.name) from error
+        return _Entries(self, attribute_map, keys)
+
+    def publish(self, channel: Channel[T], message: T) -> None:
+        self._require_declared(channel)
+        definition, key = self._definitions.channel(channel)
+        definition.publish(self._context, *key, self._sent(message, channel, definition))
+
+    def queue_size(self, channel: Channel[T]) -> int:
+        self._require_declared(channel)
+        definition, key = self._definitions.channel(channel)
+        return int(definition.size(self._context, *key))
+
+    def count(self, size: int) -> None:
+        """Add to what the result holds; raise `EncodingError` once it is too large to be sent."""
+        self._written_bytes += size
+        require_size(self._written_bytes, f"the result of {self._reader}")
+
+    def _sent(self, value: Any, row: Any, definition: Any) -> Any:
+        sent = to_wire(value, row.type, definition.value_type, row.name)
+        self.count(sent.size)
+        return sent.value
+
+    def _require_declared(self, row: Any) -> None:
+        if not self._table.declares(row):
+            raise UndeclaredError(self._reader, row.name)
+
+
+class _Entries(Mapping[str, T]):
+    """A loaded map by key, decoded as it is read."""
+
+    def __init__(
+        self, context: _DexDataContext, attribute_map: AttributeMap[T], keys: tuple[str, ...]
+    ) -> None:
+        self._context = context
+        self._map = attribute_map
+        self._keys = dict.fromkeys(keys)
+
+    def __getitem__(self, key: str) -> T:
+        value = self._context.get(self._map[key]) if key in self._keys else None
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class DexRpcContext(_DexDataContext):
+    """What an RPC's handler sees."""
+
+
+class DexStepContext(_DexDataContext):
+    """What a Step's handlers see.
+
+    A heartbeat carries the trace context of its attempt, so that the next
+    attempt can link to it: Dex hands the last one on.
+    """
+
+    _context: dex.AsyncContext
+
+    def __init__(
+        self, context: dex.AsyncContext, table: FlowTable, definitions: Definitions
+    ) -> None:
+        super().__init__(context, context.step_execution_id, table, definitions)
+        self.step_execution_id = context.step_execution_id
+        self.attempt = context.attempt
+        self.carrier: dict[str, str] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    @property
+    def recovery_error(self) -> RecoveryError | None:
+        error = self._context.recovery_error
+        if error is None:
+            return None
+        return RecoveryError(error.detail, error.error_type.removeprefix("builtins."))
+
+    def results(self, channel: Channel[T]) -> tuple[T, ...]:
+        self._require_declared(channel)
+        definition, key = self._definitions.channel(channel)
+        found = definition.results(self._context, *key)
+        return tuple(from_wire(each, channel.type, channel.name) for each in found)
+
+    def write(self, stream: Stream[T], message: T) -> None:
+        self._require_declared(stream)
+        definition = self._definitions.stream(stream)
+        sent = to_wire(message, stream.type, definition.value_type, stream.name)
+        if threading.get_ident() == self._thread:
+            definition.write(self._context, sent.value)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(definition.write, self._context, sent.value)
+
+    async def heartbeat(self) -> None:
+        if self.carrier:
+            await self._context.heartbeat(self.carrier)
+        else:
+            await self._context.heartbeat()
+
+    @contextmanager
+    def keep_alive(self, seconds: float) -> Iterator[None]:
+        task = self._loop.create_task(self._beat_every(seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _beat_every(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await self.heartbeat()
+
+    def trace_carrier(self) -> dict[str, str]:
+        return self.carrier

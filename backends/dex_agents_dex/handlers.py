@@ -1,0 +1,182 @@
+"""Calls a table's handlers when the SDK calls: contexts in, decisions out, telemetry around."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import dex
+from msgspec import Raw
+
+from dex_agents.executor.attempt import failure_of
+from dex_agents.machine import Execution, Failure, Phase
+from dex_agents.table import Decision, FlowTable, Rpc, RpcResult, Step, Wait
+from dex_agents.telemetry import AttemptTelemetry, Telemetry
+from dex_agents_dex.contexts import DexRpcContext, DexStepContext
+from dex_agents_dex.decisions import Translator
+from dex_agents_dex.definitions import Definitions
+from dex_agents_dex.wire import from_wire
+
+__all__ = ("Handlers",)
+
+R = TypeVar("R")
+
+_RELABELLED = (TypeError, ValueError)
+"""What the SDK reports as an invalid result, whoever raised it."""
+
+
+class Handlers:
+    """Serves one table.
+
+    Args:
+        table: Whose handlers are called.
+        definitions: Its rows that hold data.
+        translator: Puts results into the SDK's words.
+        telemetry: Watches every attempt.
+    """
+
+    def __init__(
+        self,
+        table: FlowTable,
+        definitions: Definitions,
+        translator: Translator,
+        telemetry: Telemetry,
+    ) -> None:
+        self._table = table
+        self._definitions = definitions
+        self._translator = translator
+        self._telemetry = telemetry
+
+    async def wait_for(self, row: Step[Any], context: dex.AsyncContext, sent: Any) -> dex.Wait:
+        """Run a Step's ``wait_for``."""
+        assert row.wait_for is not None  # only such a Step's class has the method
+        return await self._attempt(
+            row, Phase.WAIT_FOR, context, sent, row.wait_for, self._translated_wait
+        )
+
+    async def execute(
+        self, row: Step[Any], context: dex.AsyncContext, sent: Any
+    ) -> dex.StepDecision:
+        """Run a Step's ``execute``."""
+        return await self._attempt(
+            row, Phase.EXECUTE, context, sent, row.execute, self._translated_decision
+        )
+
+    def invoke(self, row: Rpc[Any, Any], context: dex.Context, sent: Any) -> dex.RPCResult[Any]:
+        """Run an RPC's handler."""
+        with _reported_as_raised():
+            seen = DexRpcContext(context, row.name, self._table, self._definitions)
+            rpc_input = from_wire(sent, row.input, f"input of {row.name}")
+            result: RpcResult[Any] = row.handler(seen, rpc_input)
+            return self._translator.rpc_result(row, result, seen)
+
+    async def _attempt(
+        self,
+        row: Step[Any],
+        phase: Phase,
+        context: dex.AsyncContext,
+        sent: Any,
+        handler: Callable[[Any, Any], Awaitable[Any]],
+        translate: Callable[[Step[Any], DexStepContext, Any], R],
+    ) -> R:
+        with _reported_as_raised():
+            seen = DexStepContext(context, self._table, self._definitions)
+            step_input = from_wire(sent, row.input, f"input of {seen.step_execution_id}")
+            watched = self._begin(row, phase, context, seen, step_input)
+            try:
+                translated = translate(row, seen, await handler(seen, step_input))
+            except asyncio.CancelledError as error:
+                if _is_cancelled_from_outside():
+                    watched.canceled()
+                else:
+                    watched.failed(failure_of(error), will_retry=_may_retry(row, context))
+                raise
+            except Exception as error:
+                watched.failed(failure_of(error), will_retry=_may_retry(row, context))
+                raise
+            watched.completed(phase)
+            return translated
+
+    def _begin(
+        self,
+        row: Step[Any],
+        phase: Phase,
+        context: dex.AsyncContext,
+        seen: DexStepContext,
+        step_input: Any,
+    ) -> AttemptTelemetry:
+        self._telemetry.clear()
+        facts = self._table.facts(row.name, seen, step_input)
+        carrier = context.get_last_heartbeat_value(dict[str, str])
+        execution = Execution(
+            id=seen.step_execution_id,
+            step=row.name,
+            order=0,
+            input=Raw(b"null"),
+            phase=phase,
+            attempt=seen.attempt,
+            last_carrier=carrier or {},
+        )
+        watched = self._telemetry.begin(seen.flow_id, execution, facts)
+        seen.carrier = watched.carrier()
+        return watched
+
+    def _translated_wait(self, row: Step[Any], _seen: DexStepContext, wait: Any) -> dex.Wait:
+        if not isinstance(wait, Wait):
+            raise TypeError(f"{row.name}.wait_for must return Wait, not {wait!r}")
+        return self._translator.wait(wait)
+
+    def _translated_decision(
+        self, row: Step[Any], seen: DexStepContext, decision: Any
+    ) -> dex.StepDecision:
+        if not isinstance(decision, Decision):
+            raise TypeError(f"{row.name}.execute must return Decision, not {decision!r}")
+        return self._translator.decision(row, decision, seen)
+
+
+def _may_retry(row: Step[Any], context: dex.AsyncContext) -> bool:
+    limit = row.options.retry.max_attempts
+    return not limit or context.attempt < limit
+
+
+def _is_cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+@contextlib.contextmanager
+def _reported_as_raised() -> Iterator[None]:
+    """Let Dex be told the error that a handler raised, and nothing that the SDK makes of it.
+
+    The SDK takes every TypeError and ValueError for an invalid result, takes a
+    cancellation from within for one from outside, and cannot send text that is
+    not UTF-8. Each is raised as an error of the same name that is none of these.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if _is_cancelled_from_outside():
+            raise
+        raise _namesake(failure_of(error)) from error
+    except Exception as error:
+        failure = failure_of(error)
+        if isinstance(error, _RELABELLED) or _text_of(error) != failure.detail:
+            raise _namesake(failure) from error
+        raise
+
+
+def _text_of(error: Exception) -> str | None:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - a broken __str__ must not break the error path
+        return None
+
+
+def _namesake(failure: Failure) -> Exception:
+    """Return an exception whose qualified name and message are those of a failure."""
+    module, _, name = failure.error_type.rpartition(".")
+    names = {"__module__": module or "builtins", "__qualname__": name}
+    error: Exception = type(name, (Exception,), names)(failure.detail)
+    return error

@@ -1,0 +1,45 @@
+"""The agent session as a Dex Flow: the compiled session table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dex
+
+from dex_agents.runner import AgentFrameworkRunner
+from dex_agents.session import AgentSessionOptions, session_table
+from dex_agents_dex.compiler import CompiledFlow
+
+__all__ = ("AgentSessionFlow",)
+
+
+class AgentSessionFlow(CompiledFlow):
+    """One durable agent session per Flow execution; register one for each agent.
+
+    Args:
+        runner: Calls the framework.
+        flow_type: Names this agent; unique within a server.
+        options: Tool policies and limits.
+        tracer_provider: Where spans go; None for the application's own.
+        logger: Where log lines go; None for structlog's own, once configured.
+
+    Attributes:
+        agent_events: The Stream of `AgentEvent`, for ``AsyncClient.read_stream``.
+
+    Raises:
+        FlowDefinitionError: The flow type is no name, or the Stream capacity no size.
+        RunnerContractError: The runner lacks one of the three methods.
+    """
+
+    def __init__(
+        self,
+        runner: AgentFrameworkRunner,
+        *,
+        flow_type: str,
+        options: AgentSessionOptions | None = None,
+        tracer_provider: Any = None,
+        logger: Any = None,
+    ) -> None:
+        table = session_table(runner, flow_type=flow_type, options=options)
+        super().__init__(table, tracer_provider=tracer_provider, logger=logger)
+        self.agent_events: dex.Stream[Any] = self.stream("AgentEvents")
