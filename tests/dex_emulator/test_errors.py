@@ -211,7 +211,7 @@ async def test_a_request_that_makes_no_sense(stack, flow_id):
 
 
 LEFT_OUT_CALLS = {
-    "search": lambda s: s.client.search_flows("", 10),
+    "query": lambda s: s.client.search_flows("FlowType = 1", 10),
     "time travel": lambda s: s.client.time_travel(
         "none", TimeTravelOptions(TimeTravelType.BEGINNING)
     ),

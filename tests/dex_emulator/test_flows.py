@@ -316,3 +316,18 @@ async def test_a_flow_can_be_sent_to_another_worker(stack):
     config = FlowConfig(worker_target=stack.worker.worker_target)
     await stack.client.update_flow_config(flow_id, config)
     assert await stack.output(flow_id) == "ended"
+
+
+async def test_every_flow_is_listed(stack):
+    """An empty query finds every flow, newest first, in pages."""
+    started = [await stack.start() for _ in range(5)]
+    found, token = [], ""
+    while True:
+        page = await stack.client.search_flows("", 2, token)
+        found += page.flows
+        token = page.next_page_token
+        if not token:
+            break
+    ours = [each for each in found if each.flow_id in started]
+    assert [each.flow_id for each in ours] == started[::-1]
+    assert {each.flow_type for each in ours} == {stack.flow.get_flow_type()}

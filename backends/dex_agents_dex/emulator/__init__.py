@@ -4,8 +4,9 @@ The SDK's unmodified ``AsyncWorker`` (listening and pull mode) and
 ``AsyncClient`` run on it. It listens on loopback only and asks nobody who they are.
 
 These calls of FlowService answer UNIMPLEMENTED: DeleteChannelMessage, LoadBlobs,
-SearchFlows, WaitForHistoryEvent, GetFlowState, ResetFlow, TriggerContinueAsNew.
-So do start delays and retries of whole flows; SubFlow conditions fail their attempt.
+WaitForHistoryEvent, GetFlowState, ResetFlow, TriggerContinueAsNew.
+So do queries of SearchFlows (an empty one lists every flow), start delays and retries of
+whole flows; SubFlow conditions fail their attempt.
 """
 
 from __future__ import annotations

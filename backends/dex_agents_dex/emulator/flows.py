@@ -85,6 +85,10 @@ class Flows:
             raise not_exists(flow_id, "is closed")
         return run
 
+    def newest_first(self) -> list[Run]:
+        """Return the latest run of every flow."""
+        return [runs[-1] for runs in reversed(self._runs.values()) if runs]
+
     def first_run_id(self, flow_id: str) -> str:
         """Return the ID of a flow's first run."""
         return self._runs[flow_id][0].record.run_id

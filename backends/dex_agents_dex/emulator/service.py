@@ -21,6 +21,7 @@ from dex_agents_dex.emulator.errors import ServiceError, invalid, not_exists, ov
 from dex_agents_dex.emulator.flows import Flows
 from dex_agents_dex.emulator.history import history_page, timestamp
 from dex_agents_dex.emulator.rpc import Rpcs
+from dex_agents_dex.emulator.run import Run
 from dex_agents_dex.emulator.snapshot import messages_of
 from dex_agents_dex.emulator.streams import Streams
 from dex_agents_dex.emulator.waits import Waits
@@ -94,6 +95,18 @@ class FlowService:
             start_time=timestamp(header.started_at),
             close_time=timestamp(header.closed_at) if header.closed_at else None,
             run_attempt=1,
+        )
+
+    async def search_flows(self, wire: pb.SearchFlowsRequest) -> pb.SearchFlowsResponse:
+        """Return a page of all flows, newest first; there is no index to query."""
+        if wire.query:
+            raise unsupported("queries of SearchFlows; only an empty one is answered")
+        found = self._flows.newest_first()
+        start = int(wire.next_page_token or 0)
+        end = start + (wire.page_size or len(found))
+        return pb.SearchFlowsResponse(
+            flow_runs=[_entry(run) for run in found[start:end]],
+            next_page_token=str(end) if end < len(found) else "",
         )
 
     async def get_history_events(
@@ -196,6 +209,18 @@ class FlowService:
     ) -> pb.ListStreamMessagesResponse:
         """Return a page of a Stream, newest first."""
         return self._streams.page(wire)
+
+
+def _entry(run: Run) -> pb.SearchFlowsResponseEntry:
+    header, record = run.state.header, run.record
+    return pb.SearchFlowsResponseEntry(
+        flow_id=record.flow_id,
+        run_id=record.run_id,
+        flow_type=record.flow_type,
+        flow_status=run.status,
+        start_time=timestamp(header.started_at),
+        close_time=timestamp(header.closed_at) if header.closed_at else None,
+    )
 
 
 def _snake(name: str) -> str:
