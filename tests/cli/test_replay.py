@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -64,18 +65,36 @@ def _summary(shown):
     return summary
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_recordings_are_replayed_to_the_letter(cli, recordings, backend):
+RECORDED = Path(__file__).parents[3] / "shared" / "data" / "airline-trajectories.jsonl"
+PLACES = {
+    "memory": ["--backend", "memory"],
+    "sqlite": [],
+    "dex-pull": ["--backend", "dex"],
+    "dex-listening": ["--backend", "dex", "--listening"],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_recordings_are_replayed_to_the_letter(cli, recordings, place):
     """Every turn is played, and what was stored equals what was recorded."""
-    options = ["--memory"] if backend == "memory" else []
-    shown = cli("replay", recordings, "--reads", READS, "--json", *options).stdout
-    assert _summary(shown) == {**EXPECTED, "backend": backend}
-    assert cli.path.exists() == (backend == "sqlite")
+    shown = cli("replay", recordings, "--reads", READS, "--json", *PLACES[place]).stdout
+    assert _summary(shown) == {**EXPECTED, "backend": place.partition("-")[0]}
+    assert cli.path.exists() == (place == "sqlite")
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded conversations are not here")
+@pytest.mark.parametrize("place", PLACES)
+def test_sixty_recorded_conversations(cli, place):
+    """What was really said and done is stored to the letter, on every backend."""
+    shown = cli("replay", str(RECORDED), "--json", *PLACES[place]).stdout
+    summary = _summary(shown)
+    assert (summary["sessions"], summary["turns"], summary["tool_calls"]) == (60, 395, 386)
+    assert summary["differences"] == []
 
 
 def test_a_person_reads_a_sentence(cli, recordings):
     """Without --json the summary is one sentence."""
-    shown = cli("replay", recordings, "--memory").stdout
+    shown = cli("replay", recordings, "--backend", "memory").stdout
     assert shown.startswith("4 sessions, 14 turns, 28 tool calls and 70 messages on memory in ")
     assert shown.endswith(": no differences.\n")
 
@@ -151,14 +170,21 @@ def test_a_broken_file_is_named(cli):
     """A file that holds no recordings is an error that names the line."""
     file = cli.folder / "broken.jsonl"
     file.write_text('{"id": "a", "messages": []}\nnonsense\n')
-    assert "line 2" in cli.fails("replay", str(file), "--memory")
+    assert "line 2" in cli.fails("replay", str(file), "--backend", "memory")
     file.write_text("\n")
-    assert "no recordings" in cli.fails("replay", str(file), "--memory")
+    assert "no recordings" in cli.fails("replay", str(file), "--backend", "memory")
 
 
-def test_memory_and_no_worker_exclude_each_other(cli, recordings):
-    """Nobody else could work on a store in memory."""
-    assert "no-worker" in cli.fails("replay", recordings, "--memory", "--no-worker", status=2)
+@pytest.mark.parametrize("backend", ["memory", "dex"])
+def test_no_worker_needs_a_store(cli, recordings, backend):
+    """Nobody else could work on what ends with this process."""
+    options = ["--backend", backend, "--no-worker"]
+    assert "no-worker" in cli.fails("replay", recordings, *options, status=2)
+
+
+def test_only_a_worker_of_dex_listens(cli, recordings):
+    """--listening without Dex is refused."""
+    assert "--backend dex" in cli.fails("replay", recordings, "--listening", status=2)
 
 
 def test_the_flow_needs_its_file(monkeypatch):

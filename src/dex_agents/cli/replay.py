@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec import Struct
@@ -18,6 +20,7 @@ from dex_agents.cli.recorded import flow, read_recordings, recorded_flow, tool_n
 from dex_agents.cli.render import error_console, print_json, print_line, printable, seconds
 from dex_agents.cli.stores import named_backend, require_shared, store_option
 from dex_agents.cli.worker import lease_option
+from dex_agents.errors import MissingExtraError
 from dex_agents.table import FlowTable
 from dex_agents.testing import Recording
 
@@ -36,10 +39,49 @@ class Summary(Struct, frozen=True):
     backend: str
 
 
+class _Place(Struct, frozen=True):
+    """Where a replay keeps its sessions."""
+
+    backend: str
+    store: str
+    listening: bool
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        return named_backend(self.store).name if self.backend == "store" else self.backend
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Backend]:
+        """Open the backend, and before it the emulator if it needs one."""
+        async with AsyncExitStack() as stack:
+            url = {"store": self.store, "memory": "memory:"}.get(self.backend)
+            if url is None:
+                emulator = _emulator()
+                await stack.enter_async_context(emulator)
+                url = f"dex://{emulator.address}"
+                url += "?worker=127.0.0.1:0" if self.listening else ""
+            yield await stack.enter_async_context(named_backend(url))
+
+
+def _emulator() -> Any:
+    try:
+        return import_module("dex_agents_dex.emulator").DexEmulator()
+    except ImportError as error:
+        raise MissingExtraError("--backend dex", "dex") from error
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @store_option
-@click.option("--memory", is_flag=True, help="Keep the sessions in memory only.")
+@click.option(
+    "--backend",
+    type=click.Choice(["store", "memory", "dex"]),
+    default="store",
+    show_default=True,
+    help="Where: on --store, in memory, or on a Dex emulator that ends with the replay.",
+)
+@click.option("--listening", is_flag=True, help="On Dex, the worker listens instead of pulling.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option(
     "--concurrency",
@@ -57,12 +99,13 @@ class Summary(Struct, frozen=True):
 def replay(
     file: Path,
     store: str,
+    backend: str,
     concurrency: int,
     reads: str,
     log: Path | None,
     lease: float,
     *,
-    memory: bool,
+    listening: bool,
     as_json: bool,
     allow_unknown: bool,
     no_worker: bool,
@@ -76,18 +119,21 @@ def replay(
     With --no-worker, start "dex-agents worker dex_agents.cli.replay:flow" beside it, with the
     file named in DEX_AGENTS_REPLAY_FILE and the reads in DEX_AGENTS_REPLAY_READS.
     """
-    if memory and no_worker:
-        raise click.UsageError("No other process can work on --memory: leave out --no-worker.")
+    if backend != "store" and no_worker:
+        raise click.UsageError(
+            f"No other process can work on --backend {backend}: leave out --no-worker."
+        )
+    if listening and backend != "dex":
+        raise click.UsageError("--listening needs --backend dex.")
     recordings = read_recordings(file)
-    url = "memory:" if memory else store
-    backend = named_backend(url)
-    if not memory:
-        require_shared(backend, url)
+    if backend == "store":
+        require_shared(named_backend(store), store)
     table = recorded_flow(recordings, tool_names(reads), log)
+    place = _Place(backend, store, listening)
     run = _replay(
         recordings,
         table,
-        backend,
+        place,
         concurrency=concurrency,
         worker_options=None if no_worker else {"lease_seconds": lease},
         allow_unknown=allow_unknown,
@@ -96,7 +142,7 @@ def replay(
         click.echo("Waiting for: dex-agents worker dex_agents.cli.replay:flow", err=True)
     begun = time.monotonic()
     reports = asyncio.run(run)
-    summary = _summary(reports, time.monotonic() - begun, backend.name)
+    summary = _summary(reports, time.monotonic() - begun, place.name)
     if as_json:
         print_json(summary)
     else:
@@ -108,14 +154,14 @@ def replay(
 async def _replay(
     recordings: Sequence[Recording],
     table: FlowTable,
-    backend: Backend,
+    place: _Place,
     *,
     concurrency: int,
     worker_options: dict[str, float] | None,
     allow_unknown: bool,
 ) -> list[SessionReport]:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(backend)
+        backend = await stack.enter_async_context(place.opened())
         if worker_options is not None:
             await stack.enter_async_context(backend.worker([table], **worker_options))
         progress = stack.enter_context(_progress())
