@@ -9,7 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from bench import bare, counts, depth, parallel, sequence
+from bench import bare, counts, depth, dex_steps, parallel, sequence
 from bench.report import drawn, machine, summarised, with_ratios
 from bench.workload import Sizes
 
@@ -19,6 +19,7 @@ QUESTIONS = {
     "parallel": parallel.measure,
     "depth": depth.measure,
     "counts": counts.measure,
+    "dex": dex_steps.measure,
 }
 
 _DEFAULTS = Sizes()

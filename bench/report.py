@@ -40,10 +40,13 @@ FIGURES = {
     "statements_per_step": Figure("SQLite, statements", "per Step", 2),
     "stored_bytes_per_turn_near": Figure("SQLite, stored early", "bytes/turn"),
     "stored_bytes_per_turn_far": Figure("SQLite, stored late", "bytes/turn"),
+    "dex_compiled_step": Figure("Dex emulator, compiled session", "ms/Step", 3),
+    "dex_handwritten_step": Figure("Dex emulator, written by hand", "ms/Step", 3),
     "sqlite_sequence_to_bare": Figure("SQLite, one session / bare", "", 2, ">= 0.35"),
     "sqlite_parallel_to_bare": Figure("SQLite, 64 sessions / bare", "", 2, "> 1.00"),
     "sqlite_far_to_near": Figure("SQLite, late / early turn", "", 2, "< 1.20"),
     "memory_far_to_near": Figure("memory, late / early turn", "", 2, "< 1.20"),
+    "dex_compiled_to_handwritten": Figure("Dex, compiled / by hand", "", 2, "< 1.15"),
 }
 
 RATIOS = {
@@ -51,6 +54,7 @@ RATIOS = {
     "sqlite_parallel_to_bare": ("sqlite_parallel", "bare_commits"),
     "sqlite_far_to_near": ("sqlite_turn_far", "sqlite_turn_near"),
     "memory_far_to_near": ("memory_turn_far", "memory_turn_near"),
+    "dex_compiled_to_handwritten": ("dex_compiled_step", "dex_handwritten_step"),
 }
 
 

@@ -25,6 +25,7 @@ from dex_agents import (
     AgentSessionClient,
     AgentTurnContext,
     AgentTurnOutcome,
+    Backend,
     DeferredToolCall,
     DeferredToolExecution,
     FrameworkMessage,
@@ -35,7 +36,6 @@ from dex_agents import (
     TurnCompleted,
     session_table,
 )
-from dex_agents.executor import LocalBackend
 from dex_agents_memory import MemoryBackend
 from dex_agents_sqlite import SqliteBackend
 
@@ -43,7 +43,10 @@ __all__ = (
     "BACKENDS",
     "PAYLOAD",
     "STEPS_PER_TURN",
+    "TOOL_CALLS",
+    "Gate",
     "MeasuredSession",
+    "Runner",
     "Sizes",
     "Stopwatch",
     "grow",
@@ -58,7 +61,7 @@ STEPS_PER_TURN = 7
 MESSAGES_PER_TURN = 2
 BACKENDS = ("memory", "sqlite")
 
-_TOOL_CALLS = 3
+TOOL_CALLS = 3
 _PAUSE, _GROW = "pause ", "grow "
 
 
@@ -91,7 +94,7 @@ def grow(messages: int) -> str:
     return f"{_GROW}{messages - 1} "
 
 
-class _Gate:
+class Gate:
     """Where one session pauses."""
 
     def __init__(self) -> None:
@@ -104,11 +107,11 @@ class _Gate:
         self.opened.clear()
 
 
-class _Runner:
+class Runner:
     """Asks for three reads, then answers."""
 
     def __init__(self) -> None:
-        self.gates: dict[str, _Gate] = {}
+        self.gates: dict[str, Gate] = {}
 
     def build_user_message(self, text: str) -> FrameworkMessage:
         return FrameworkMessage(MessageRole.USER, {"role": "user", "content": text}, text)
@@ -117,15 +120,19 @@ class _Runner:
         if turn.is_resuming:
             return TurnCompleted([_answer()])
         text = turn.messages[-1].text or ""
-        if text.startswith(_PAUSE):
-            await self.gates[turn.flow_id].pass_through()
-        elif text.startswith(_GROW):
+        await self.pass_gate(turn.flow_id, text)
+        if text.startswith(_GROW):
             return TurnCompleted([_answer()] * int(text.split()[1]))
         policy = turn.resolve_tool_policy("look", ToolEffect.READ)
         calls = [
-            DeferredToolCall(f"call-{i}", "look", {"at": i}, policy) for i in range(_TOOL_CALLS)
+            DeferredToolCall(f"call-{i}", "look", {"at": i}, policy) for i in range(TOOL_CALLS)
         ]
         return ToolCallsRequested("state", calls)
+
+    async def pass_gate(self, flow_id: str, text: str) -> None:
+        """Wait where a message says so."""
+        if text.startswith(_PAUSE):
+            await self.gates[flow_id].pass_through()
 
     async def execute_deferred_tool_call(self, call: DeferredToolExecution) -> ToolExecutionResult:  # noqa: ARG002 - every call gets the same
         return ToolExecutionResult(PAYLOAD)
@@ -139,14 +146,14 @@ def _answer() -> FrameworkMessage:
 class Bench:
     """An open backend with one worker."""
 
-    def __init__(self, backend: LocalBackend, runner: _Runner, client: AgentSessionClient) -> None:
+    def __init__(self, backend: Backend, runner: Runner, client: AgentSessionClient) -> None:
         self.backend = backend
         self.runner = runner
         self.client = client
 
     async def paused(self, session_id: str, messages: Sequence[str]) -> MeasuredSession:
         """Start a session, send it everything, and return it at its first pause."""
-        self.runner.gates[session_id] = _Gate()
+        self.runner.gates[session_id] = Gate()
         await self.client.start_session(session_id)
         for text in messages:
             await self.client.send_user_message(session_id, text)
@@ -181,7 +188,7 @@ class MeasuredSession:
 @asynccontextmanager
 async def serving(name: str) -> AsyncIterator[Bench]:
     """Open a fresh backend with a worker, and leave nothing behind."""
-    runner = _Runner()
+    runner = Runner()
     table = session_table(runner, flow_type="Bench")
     with tempfile.TemporaryDirectory(prefix="dex-agents-bench-") as folder:
         path = Path(folder) / "bench.db"
