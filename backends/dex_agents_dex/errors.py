@@ -26,7 +26,7 @@ class WorkerCallError(DexAgentsError):
     """An RPC could not be served: its handler failed, or no worker took it."""
 
     def __init__(self, rpc: str, flow_id: str, error_type: str, detail: str) -> None:
-        why = f"{error_type}: {detail}" if error_type else detail
+        why = (f"{error_type}: {detail}" if error_type else detail).rstrip(".")
         super().__init__(
             f"{rpc} of session {flow_id!r} failed on its worker: {why}. "
             "On Dex every call needs a running worker of the session's flow type."
