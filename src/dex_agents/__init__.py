@@ -6,8 +6,8 @@ Step of its own, so a crash repeats at most the one call that was running.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib
+import typing
 
 from dex_agents.backend import Backend, Capability, backend_names, open_backend
 from dex_agents.client import AgentSessionClient, FollowedEvent
@@ -74,8 +74,8 @@ from dex_agents.session import (
     session_table,
 )
 
-if TYPE_CHECKING:
-    from dex_agents_dex import AgentSessionFlow
+if typing.TYPE_CHECKING:
+    from dex_agents_dex import AgentSessionFlow as AgentSessionFlow
 
 __all__ = (
     "AGENT_MESSAGES",
@@ -96,7 +96,6 @@ __all__ = (
     "AgentMessage",
     "AgentMessagesPage",
     "AgentSessionClient",
-    "AgentSessionFlow",
     "AgentSessionOptions",
     "AgentSessionStartInput",
     "AgentSnapshot",
@@ -141,12 +140,12 @@ __all__ = (
 )
 
 
-def __getattr__(name: str) -> Any:
-    """Import what needs the Dex SDK only when somebody asks for it."""
+def __getattr__(name: str) -> typing.Any:
+    """Import what needs the Dex SDK only when somebody asks for it; ``import *`` does not."""
     if name != "AgentSessionFlow":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        dex_backend = import_module("dex_agents_dex")
+        dex_backend = importlib.import_module("dex_agents_dex")
     except DexAgentsError:
         raise  # it says better what is wrong
     except ImportError as error:
