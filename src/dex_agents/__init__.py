@@ -119,6 +119,7 @@ __all__ = (
     "FrameworkMessage",
     "ListAgentMessagesRequest",
     "MessageRole",
+    "MissingExtraError",
     "ResolveInterruptRequest",
     "RpcLockConflictError",
     "RunnerContractError",
