@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -23,10 +23,12 @@ from dex_agents_dex.sdk import IncompatibleDexError
 
 __all__ = ("DexBackend",)
 
+_PORT = 8801
 _PROTOCOLS = (1, 3)
 """The versions of the wire protocol that the SDK speaks."""
 _HANDSHAKE_SECONDS = 10.0
 _READY_SECONDS = 30.0
+_CLOSING_SECONDS = 30.0
 _LOOK_SECONDS = 0.01
 
 
@@ -67,7 +69,10 @@ class DexBackend:
         """Return the backend of ``dex://HOST:PORT``, or ``dex://HOST:PORT?worker=HOST:PORT``."""
         parts = urlsplit(url)
         worker = parse_qs(parts.query).get("worker")
-        return cls(parts.netloc or "localhost:8801", worker_address=worker[0] if worker else None)
+        address = parts.netloc or "localhost"
+        if not address.rpartition(":")[2].isdigit():
+            address += f":{_PORT}"
+        return cls(address, worker_address=worker[0] if worker else None)
 
     async def __aenter__(self) -> Self:
         await _shake_hands(self.server_address)
@@ -102,17 +107,19 @@ class DexBackend:
         """
         flows = [CompiledFlow(table, **self._telemetry) for table in tables]
         registry = dex.Registry(flows, allow_async_handlers=True)
-        worker = dex.AsyncWorker(
-            registry, NoBlobCache(), self._worker_options(grace_seconds, max_concurrent_steps)
-        )
+        options = self._worker_options(grace_seconds, max_concurrent_steps)
+        worker = dex.AsyncWorker(registry, NoBlobCache(), options)
         serving = asyncio.create_task(worker.start(), name="dex-agents Dex worker")
         try:
             await self._until_ready(worker, serving)
             self._target = worker.worker_target
             yield worker
         finally:
-            with suppress(RuntimeError):  # it has already stopped by itself
-                await worker.stop()
+            stopping = asyncio.create_task(worker.stop(), name="dex-agents Dex worker's end")
+            await asyncio.wait((stopping,), timeout=grace_seconds)
+            for flow in flows:
+                flow.abandon()
+            await stopping
             await serving
 
     def _worker_options(self, grace_seconds: float, slots: int) -> dex.WorkerOptions:
@@ -125,7 +132,8 @@ class DexBackend:
         pull = dex.PullWorkerOptions(
             max_concurrent_tasks=slots,
             idle_streams_per_queue=2,
-            stop_drain_timeout=timedelta(seconds=max(grace_seconds, 0.001)),
+            # The SDK also waits so long for a stream that it retires while it works.
+            stop_drain_timeout=timedelta(seconds=grace_seconds + _CLOSING_SECONDS),
         )
         return dex.WorkerOptions(
             server_address=self.server_address, pull=pull, credential=self._credential
@@ -136,10 +144,13 @@ class DexBackend:
         if self._worker_address is None:
             ready = asyncio.create_task(worker.wait_pull_registered(_READY_SECONDS))
         else:
-            ready = asyncio.create_task(_until_bound(worker))
-        await asyncio.wait((ready, serving), return_when=asyncio.FIRST_COMPLETED)
+            ready = asyncio.create_task(_until_listening(worker))
+        try:
+            await asyncio.wait((ready, serving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()  # if it is still waiting
         if serving.done():
-            ready.cancel()
+            await asyncio.wait((ready,))
             await serving
         await ready
 
@@ -242,8 +253,20 @@ async def _shake_hands(address: str) -> None:
         )
 
 
-async def _until_bound(worker: dex.AsyncWorker) -> None:
-    """Return once a worker that listens knows its port."""
+async def _until_listening(worker: dex.AsyncWorker) -> None:
+    """Return once a worker's port takes connections."""
     async with asyncio.timeout(_READY_SECONDS):
-        while worker.worker_target.address.endswith(":0"):  # noqa: ASYNC110 - nothing tells
+        # Until it has bound its port, whoever answers there is somebody else.
+        while not (worker._bound_port and await _takes_connections(worker.worker_target.address)):  # noqa: SLF001
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _takes_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True

@@ -54,6 +54,7 @@ class ServerCalls:
 
     async def stop_flow(self, flow_id: str, reason: str) -> None:
         """Stop a flow for good."""
+        _require_known(flow_id)
         try:
             with translated(self._address, flow_id, "stop_flow"):
                 await self._client.stop_flow(flow_id, dex.StopFlowOptions(reason=reason or None))
@@ -73,7 +74,7 @@ class ServerCalls:
             info = await self._client.describe_flow(flow_id)
             failure = None
             if info.status is dex.FlowStatus.FAILED:
-                failure = (await self._client.wait_for_flow(flow_id)).error_message
+                failure = (await self._client.wait_for_flow(flow_id)).error_message or ""
         return _summary(info, failure)
 
     async def list_flows(self) -> Sequence[FlowSummary]:
@@ -152,6 +153,7 @@ class FlowCalls(ServerCalls):
         row = table.rpc(rpc)
         sent = to_wire(rpc_input, row.input, hint_of(row.input), f"input of {rpc}")
         arguments = () if row.input is NoneType else (sent.value,)
+        _require_known(flow_id)
         try:
             with translated(self._address, flow_id, rpc):
                 output = await self._client.invoke_rpc(

@@ -15,15 +15,18 @@ from typing import Any
 import dex
 
 from dex_agents.errors import FlowDefinitionError
-from dex_agents.table import FlowTable, Rpc, Step, StepOptions
+from dex_agents.table import FlowTable, Rpc, Step, StepOptions, Stream
 from dex_agents.telemetry import Telemetry
 from dex_agents_dex.calls import FlowCalls
-from dex_agents_dex.decisions import MAX_SECONDS, Translator
+from dex_agents_dex.decisions import Translator, option_problems
 from dex_agents_dex.definitions import Definitions
 from dex_agents_dex.handlers import Handlers
 from dex_agents_dex.wire import hint_of
 
 __all__ = ("CompiledFlow", "compile_flow")
+
+MAX_CAPACITY = 2**63 - 1
+"""The greatest capacity of a Stream that the wire holds."""
 
 
 class CompiledFlow(dex.Flow[Any]):
@@ -45,15 +48,17 @@ class CompiledFlow(dex.Flow[Any]):
     ) -> None:
         self.table = table
         self._definitions = Definitions(table)
+        self._steps: list[dex.Step[Any]] = []
         if problems := [*_problems(table), *_name_problems(table, self)]:
             raise FlowDefinitionError(table.flow_type, problems)
         classes: dict[str, type[dex.Step[Any]]] = {}
         translator = Translator(table, self._definitions, classes)
         telemetry = Telemetry("dex", tracer_provider, logger)
         handlers = Handlers(table, self._definitions, translator, telemetry)
+        self.abandon = handlers.abandon
         for step in table.steps:
             classes[step.name] = _step_class(step, handlers, translator)
-        self._steps = [step_class() for step_class in classes.values()]
+        self._steps += [step_class() for step_class in classes.values()]
         for row in table.rpcs:
             setattr(self, row.name, MethodType(_rpc(row, handlers, self._definitions), self))
 
@@ -129,7 +134,7 @@ def _rpc(
     decorate = dex.rpc(
         name=row.name,
         is_transactional=not row.is_read_only,
-        lock_attributes=tuple(definitions.lock(each) for each in row.locks),
+        lock_attributes=definitions.locks(row.locks),
         **definitions.loads(row.loads).for_method(),
     )
     return decorate(method)
@@ -138,20 +143,23 @@ def _rpc(
 def _problems(table: FlowTable) -> Iterator[str]:
     """Yield what Dex has no words for."""
     for step in table.steps:
-        options: StepOptions | None = step.options
-        while options is not None:
-            retry = options.retry
-            longest = max(
-                options.execute_timeout,
-                options.wait_for_timeout,
-                options.heartbeat_timeout,
-                retry.initial_seconds,
-                retry.max_seconds,
-                retry.total_seconds,
-            )
-            if longest > MAX_SECONDS:
-                yield f"{step.name} has a duration over {MAX_SECONDS} seconds"
-            options = options.failure_options
+        yield from option_problems(step.name, step.options)
+        if _is_endless(table, step.options):
+            yield f"the failure routes of {step.name} lead round in a circle"
+    for row in table.persistence:
+        if isinstance(row, Stream) and row.capacity_bytes > MAX_CAPACITY:
+            yield f"Stream {row.name} has a capacity over {MAX_CAPACITY} bytes"
+
+
+def _is_endless(table: FlowTable, options: StepOptions) -> bool:
+    """Return whether the failure routes never end; Dex is sent all of them at once."""
+    seen: list[StepOptions] = []
+    while options.failure_step is not None:
+        if any(options is each for each in seen):
+            return True
+        seen.append(options)
+        options = options.failure_options or table.step(options.failure_step).options
+    return False
 
 
 def _name_problems(table: FlowTable, flow: CompiledFlow) -> Iterator[str]:

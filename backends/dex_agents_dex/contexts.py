@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -21,11 +22,14 @@ from dex_agents.table import (
     Stream,
 )
 from dex_agents_dex.definitions import Definitions
-from dex_agents_dex.wire import from_wire, require_size, to_wire
+from dex_agents_dex.wire import Sized, from_wire, require_size, to_wire
 
 __all__ = ("DexRpcContext", "DexStepContext")
 
 T = TypeVar("T")
+
+_FRAME_BYTES = 64
+"""At most what the wire puts around one value: its kind, its encoding, its lengths."""
 
 
 class _DexDataContext:
@@ -40,6 +44,8 @@ class _DexDataContext:
         self._table = table
         self._definitions = definitions
         self._written_bytes = 0
+        self._attribute_bytes: dict[str, int] = {}
+        self._published: Counter[str] = Counter()
 
     def now(self) -> float:
         return time.time()
@@ -56,11 +62,14 @@ class _DexDataContext:
     def set(self, attribute: Attribute[T], value: T) -> None:
         self._require_declared(attribute)
         definition, key = self._definitions.attribute(attribute)
-        definition.set(self._context, *key, self._sent(value, attribute, definition))
+        sent = self._sent(value, attribute, definition)
+        self._recount(attribute.name, sent.size)
+        definition.set(self._context, *key, sent.value)
 
     def delete(self, attribute: Attribute[T]) -> None:
         self._require_declared(attribute)
         definition, key = self._definitions.attribute(attribute)
+        self._recount(attribute.name, 0)
         definition.delete(self._context, *key)
 
     def entries(self, attribute_map: AttributeMap[T]) -> Mapping[str, T]:
@@ -75,22 +84,31 @@ class _DexDataContext:
     def publish(self, channel: Channel[T], message: T) -> None:
         self._require_declared(channel)
         definition, key = self._definitions.channel(channel)
-        definition.publish(self._context, *key, self._sent(message, channel, definition))
+        sent = self._sent(message, channel, definition)
+        self.count(sent.size + len(channel.name))
+        definition.publish(self._context, *key, sent.value)
+        self._published[channel.name] += 1
 
     def queue_size(self, channel: Channel[T]) -> int:
         self._require_declared(channel)
         definition, key = self._definitions.channel(channel)
-        return int(definition.size(self._context, *key))
+        # The SDK counts what the handler itself has published. No other backend does.
+        return int(definition.size(self._context, *key)) - self._published[channel.name]
 
     def count(self, size: int) -> None:
-        """Add to what the result holds; raise `EncodingError` once it is too large to be sent."""
-        self._written_bytes += size
-        require_size(self._written_bytes, f"the result of {self._reader}")
+        """Add to what the result holds; raise `EncodingError` if it would be too large."""
+        total = self._written_bytes + size + _FRAME_BYTES
+        require_size(total, f"the result of {self._reader}")
+        self._written_bytes = total
 
-    def _sent(self, value: Any, row: Any, definition: Any) -> Any:
-        sent = to_wire(value, row.type, definition.value_type, row.name)
-        self.count(sent.size)
-        return sent.value
+    def _recount(self, name: str, size: int) -> None:
+        """Count an Attribute's last write in place of the one before."""
+        size += len(name)
+        self.count(size - self._attribute_bytes.get(name, 0))
+        self._attribute_bytes[name] = size
+
+    def _sent(self, value: Any, row: Any, definition: Any) -> Sized:
+        return to_wire(value, row.type, definition.value_type, row.name)
 
     def _require_declared(self, row: Any) -> None:
         if not self._table.declares(row):
@@ -122,6 +140,11 @@ class _Entries(Mapping[str, T]):
 
 class DexRpcContext(_DexDataContext):
     """What an RPC's handler sees."""
+
+    def forget_changes(self) -> None:
+        """Drop what a read-only RPC has written: Dex would keep it."""
+        self._context.attribute_writes.clear()  # type: ignore[attr-defined]
+        self._context.publications.clear()  # type: ignore[attr-defined]
 
 
 class DexStepContext(_DexDataContext):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
 import dex
 
-from dex_agents.errors import EncodingError, UndeclaredStepError
+from dex_agents.errors import FlowDefinitionError, UndeclaredStepError
 from dex_agents.table import (
     CloseKind,
     Condition,
@@ -27,16 +27,35 @@ from dex_agents.table import (
 from dex_agents_dex.definitions import Definitions
 from dex_agents_dex.wire import Json, hint_of, to_wire
 
-__all__ = ("MAX_SECONDS", "Translator", "whole_seconds")
+__all__ = ("Translator", "option_problems", "whole_seconds")
 
-MAX_SECONDS = 2**31 - 1
-"""The longest duration that the wire holds."""
+MAX_SECONDS = MAX_ATTEMPTS = 2**31 - 1
+"""The longest duration and the most attempts that the wire holds."""
 
 
 class Counter(Protocol):
     """Counts the bytes of a result; see `dex_agents_dex.contexts`."""
 
     def count(self, size: int) -> None: ...
+
+
+def option_problems(name: str, options: StepOptions | None) -> Iterator[str]:
+    """Yield what the wire cannot hold of a Step's options, those of its failure routes too."""
+    while options is not None:
+        retry = options.retry
+        durations = (
+            options.execute_timeout,
+            options.wait_for_timeout,
+            options.heartbeat_timeout,
+            retry.initial_seconds,
+            retry.max_seconds,
+            retry.total_seconds,
+        )
+        if not all(each <= MAX_SECONDS for each in durations):  # NaN is no duration either
+            yield f"{name} has a duration over {MAX_SECONDS} seconds"
+        if retry.max_attempts > MAX_ATTEMPTS:
+            yield f"{name} has over {MAX_ATTEMPTS} attempts"
+        options = options.failure_options
 
 
 def whole_seconds(seconds: float, least: int = 1) -> timedelta:
@@ -77,7 +96,7 @@ class Translator:
             execute_retry=retry,
             wait_for_durability=dex.StepDurability.SYNC,
             execute_durability=dex.StepDurability.SYNC,
-            execute_lock_attributes=tuple(self._definitions.lock(row) for row in options.locks),
+            execute_lock_attributes=self._definitions.locks(options.locks),
             **loads.for_method("wait_for_"),
             **loads.for_method("execute_"),
         )
@@ -110,6 +129,10 @@ class Translator:
 
     def _condition(self, condition: Condition, name: str | None = None) -> Any:
         if isinstance(condition, Timer):
+            if not condition.seconds <= MAX_SECONDS:
+                raise ValueError(
+                    f"A Timer of {condition.seconds:g} seconds is longer than {MAX_SECONDS}."
+                )
             duration = whole_seconds(condition.seconds, least=0)
             return dex.Timer.by_duration(duration, condition_id=name)
         definition, key = self._definitions.channel(condition.channel)
@@ -157,9 +180,8 @@ class Translator:
     def _ending(self, source: Step[Any], decision: Decision, counter: Counter) -> dex.StepDecision:
         if decision.close is None:
             if not decision.next_steps:
-                raise EncodingError(
-                    f"The decision of {source.name}",
-                    "it decides nothing; return Decision.dead_end() to end a branch",
+                raise ValueError(
+                    f"{source.name} decided nothing; return Decision.dead_end() to end a branch."
                 )
             return dex.go_to_many(
                 *(self._movement(source, each, counter) for each in decision.next_steps)
@@ -186,6 +208,8 @@ class Translator:
         tp = self._table.step(movement.step).input
         sent = to_wire(movement.input, tp, hint_of(tp), f"input of {movement.step}")
         counter.count(sent.size)
+        if problems := list(option_problems(movement.step, movement.options)):
+            raise FlowDefinitionError(self._table.flow_type, problems)
         return dex.StepMovement.of(
             self._step(source.name, movement.step),
             sent.value,

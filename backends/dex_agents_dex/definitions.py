@@ -78,11 +78,10 @@ class Definitions:
         """Return a Stream's definition."""
         return self._made[row.name]
 
-    def lock(self, row: Attribute[Any]) -> dex.AttributeLock:
-        """Return the lock of an Attribute."""
-        definition, key = self.attribute(row)
-        lock: dex.AttributeLock = definition.lock(*key)
-        return lock
+    def locks(self, rows: tuple[Attribute[Any], ...]) -> tuple[dex.AttributeLock, ...]:
+        """Return the locks of Attributes."""
+        found = [self.attribute(row) for row in dict.fromkeys(rows)]  # the SDK takes none twice
+        return tuple(definition.lock(*key) for definition, key in found)
 
     def loads(self, rows: tuple[Loadable, ...]) -> Loads:
         """Return what a row or a movement loads."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import dex
 from msgspec import Raw
 
+from dex_agents.encoding import clean_text
 from dex_agents.executor.attempt import failure_of
+from dex_agents.executor.executor import WORKER_STOPPED
 from dex_agents.machine import Execution, Failure, Phase
 from dex_agents.table import Decision, FlowTable, Rpc, RpcResult, Step, Wait
 from dex_agents.telemetry import AttemptTelemetry, Telemetry
@@ -48,6 +51,14 @@ class Handlers:
         self._definitions = definitions
         self._translator = translator
         self._telemetry = telemetry
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_abandoned = False
+
+    def abandon(self) -> None:
+        """Fail every attempt that runs, and every one that still begins: the worker ends."""
+        self._is_abandoned = True
+        for task in self._running:
+            task.cancel()
 
     async def wait_for(self, row: Step[Any], context: dex.AsyncContext, sent: Any) -> dex.Wait:
         """Run a Step's ``wait_for``."""
@@ -70,6 +81,9 @@ class Handlers:
             seen = DexRpcContext(context, row.name, self._table, self._definitions)
             rpc_input = from_wire(sent, row.input, f"input of {row.name}")
             result: RpcResult[Any] = row.handler(seen, rpc_input)
+            if row.is_read_only:
+                seen.forget_changes()
+                result = RpcResult(result.output, result.next_steps)
             return self._translator.rpc_result(row, result, seen)
 
     async def _attempt(
@@ -81,7 +95,7 @@ class Handlers:
         handler: Callable[[Any, Any], Awaitable[Any]],
         translate: Callable[[Step[Any], DexStepContext, Any], R],
     ) -> R:
-        with _reported_as_raised():
+        with _reported_as_raised(), self._listed():
             seen = DexStepContext(context, self._table, self._definitions)
             step_input = from_wire(sent, row.input, f"input of {seen.step_execution_id}")
             watched = self._begin(row, phase, context, seen, step_input)
@@ -98,6 +112,22 @@ class Handlers:
                 raise
             watched.completed(phase)
             return translated
+
+    @contextlib.contextmanager
+    def _listed(self) -> Iterator[None]:
+        """Let `abandon` end the attempt, which then fails as it does on every backend."""
+        task = asyncio.current_task()
+        assert task is not None  # a handler is a coroutine
+        self._running.add(task)
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if not self._is_abandoned:
+                raise
+            task.uncancel()
+            raise _namesake(WORKER_STOPPED) from error
+        finally:
+            self._running.discard(task)
 
     def _begin(
         self,
@@ -152,26 +182,34 @@ def _reported_as_raised() -> Iterator[None]:
 
     The SDK takes every TypeError and ValueError for an invalid result, takes a
     cancellation from within for one from outside, and cannot send text that is
-    not UTF-8. Each is raised as an error of the same name that is none of these.
+    not UTF-8, be it deep in a traceback. Each is raised as an error of the same
+    name that is none of these.
     """
     try:
         yield
     except asyncio.CancelledError as error:
         if _is_cancelled_from_outside():
             raise
-        raise _namesake(failure_of(error)) from error
+        raise _namesake(failure_of(error)) from _sendable(error)
     except Exception as error:
-        failure = failure_of(error)
-        if isinstance(error, _RELABELLED) or _text_of(error) != failure.detail:
-            raise _namesake(failure) from error
+        cause = _sendable(error)
+        if cause is None or isinstance(error, _RELABELLED) or _has_no_text(error):
+            raise _namesake(failure_of(error)) from cause
         raise
 
 
-def _text_of(error: Exception) -> str | None:
+def _sendable(error: BaseException) -> BaseException | None:
+    """Return the error if the SDK can send its traceback, with all that it quotes, or None."""
+    text = "".join(traceback.format_exception(error))
+    return error if text == clean_text(text) else None
+
+
+def _has_no_text(error: Exception) -> bool:
     try:
-        return str(error) or type(error).__name__
+        str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not break the error path
-        return None
+        return True
+    return False
 
 
 def _namesake(failure: Failure) -> Exception:

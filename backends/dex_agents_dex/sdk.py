@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 
 from dex_agents.errors import DexAgentsError
@@ -28,8 +29,8 @@ def require_sdk(found: str | None = None) -> None:
         ImportError: No SDK is installed.
     """
     found = found or version("dex-python-sdk")
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    if not _LEAST <= numbers < _BELOW:
+    numbers = re.match(r"(\d+)(?:\.(\d+))?", found)
+    if numbers is None or not _LEAST <= (int(numbers[1]), int(numbers[2] or 0)) < _BELOW:
         raise IncompatibleDexError(
             "The installed dex-python-sdk",
             found,

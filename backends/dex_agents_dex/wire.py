@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from dex_agents.encoding import encode
-from dex_agents.errors import EncodingError, StoredRecordError
+from dex_agents.encoding import decode, encode
+from dex_agents.errors import EncodingError
 
 __all__ = ("MAX_BYTES", "Json", "Sized", "from_wire", "hint_of", "require_size", "to_wire")
 
@@ -67,16 +67,41 @@ def to_wire(value: Any, tp: Any, hint: Any, what: str) -> Sized:
     """
     if tp is NoneType and value is None:
         return Sized(None, 0)
-    if isinstance(tp, type) and not isinstance(value, tp):
+    if _is_another(value, tp):
         raise EncodingError(what, f"it holds {tp.__name__}, not {type(value).__name__}")
     raw = encode(value, what)
     require_size(len(raw), what)
-    plain = msgspec.json.decode(raw)
+    try:
+        plain = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise EncodingError(what, str(error)) from error
     if hint is Json:
-        return Sized(Json(plain), len(raw))
-    if isinstance(plain, int) and not -(2**63) <= plain < 2**63:
+        size = _escaped_size(raw)
+        require_size(size, what)
+        return Sized(Json(plain), size)
+    if type(plain) is not hint:  # True, where a whole number belongs
+        raise EncodingError(what, f"it holds {hint.__name__}, not {type(plain).__name__}")
+    if hint is int and not -(2**63) <= plain < 2**63:
         raise EncodingError(what, "Dex carries whole numbers of 64 bits")
     return Sized(plain, len(raw))
+
+
+def _is_another(value: Any, tp: Any) -> bool:
+    """Return whether a value is of another class than its row's type, if that is a class."""
+    try:
+        return isinstance(tp, type) and not isinstance(value, tp)
+    except TypeError:  # Any and every TypedDict are classes that have no instances
+        return False
+
+
+def _escaped_size(raw: bytes) -> int:
+    """Return how long JSON is as the SDK writes it, which escapes all that is not ASCII."""
+    if raw.isascii():
+        return len(raw)
+    text = raw.decode()
+    plain = len(text.encode("ascii", "ignore"))
+    units = len(text.encode("utf-16-le")) // 2
+    return plain + (units - plain) * len("\\uffff")
 
 
 def require_size(size: int, what: str) -> None:
@@ -97,5 +122,6 @@ def from_wire(value: Any, tp: type[T], what: str) -> T:
         return value  # type: ignore[no-any-return]
     try:
         return msgspec.convert(value.value, tp, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise StoredRecordError(what, str(error)) from error
+    except (msgspec.ValidationError, RecursionError):
+        # Some types, such as Raw, are read from text only. If it is no value, this says so.
+        return decode(encode(value.value, what), tp, what)

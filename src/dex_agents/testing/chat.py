@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dex_agents.encoding import encode
+from dex_agents.encoding import encode, json_value
 from dex_agents.records import FrameworkMessage, MessageRole
 
 __all__ = ("ChatItem", "chat_messages", "read_run_state", "user_message", "write_run_state")
@@ -32,7 +32,8 @@ def chat_messages(items: Iterable[ChatItem]) -> list[FrameworkMessage]:
 
 def write_run_state(items: Sequence[ChatItem]) -> str:
     """Return the run state of a turn: the JSON of its items so far."""
-    return encode(items, "framework_run_state").decode()
+    name = "framework_run_state"
+    return encode(json_value(list(items), name), name).decode()
 
 
 def read_run_state(run_state: str | None) -> list[ChatItem] | None:
