@@ -29,6 +29,11 @@ R = TypeVar("R")
 _RELABELLED = (TypeError, ValueError)
 """What the SDK reports as an invalid result, whoever raised it."""
 
+# An error travels in gRPC's metadata, with its traceback and its message twice. Clients
+# take 8 KiB of that for sure, which is just enough for the 1024 bytes that the SDK allows
+# a message; but what is not ASCII stands there a third time, escaped to three times its size.
+_LONGEST_ERROR, _LONGEST_ESCAPED, _FEW = 1024, 600, 200
+
 
 class Handlers:
     """Serves one table.
@@ -182,20 +187,30 @@ def _reported_as_raised() -> Iterator[None]:
 
     The SDK takes every TypeError and ValueError for an invalid result, takes a
     cancellation from within for one from outside, and cannot send text that is
-    not UTF-8, be it deep in a traceback. Each is raised as an error of the same
-    name that is none of these.
+    not UTF-8, be it deep in a traceback, or that grows too long when gRPC escapes
+    it. Each is raised as an error of the same name that is none of these.
     """
     try:
         yield
     except asyncio.CancelledError as error:
         if _is_cancelled_from_outside():
             raise
-        raise _namesake(failure_of(error)) from _sendable(error)
+        raise _namesake(_failure(error)) from _sendable(error)
     except Exception as error:
-        cause = _sendable(error)
-        if cause is None or isinstance(error, _RELABELLED) or _has_no_text(error):
-            raise _namesake(failure_of(error)) from cause
+        failure, cause = _failure(error), _sendable(error)
+        if cause is None or isinstance(error, _RELABELLED) or _text_of(error) != failure.detail:
+            raise _namesake(failure) from cause
         raise
+
+
+def _failure(error: BaseException) -> Failure:
+    """Return an error as it is recorded, its message as long as it can be sent."""
+    failure = failure_of(error)
+    raw = failure.detail.encode()
+    escaped = sum(not 0x20 <= byte < 0x7F for byte in raw[:_LONGEST_ERROR])  # each as "%C3"
+    if len(raw) <= _LONGEST_ESCAPED or escaped < _FEW:
+        return failure
+    return Failure(raw[:_LONGEST_ESCAPED].decode(errors="ignore") + "...", failure.error_type)
 
 
 def _sendable(error: BaseException) -> BaseException | None:
@@ -204,12 +219,11 @@ def _sendable(error: BaseException) -> BaseException | None:
     return error if text == clean_text(text) else None
 
 
-def _has_no_text(error: Exception) -> bool:
+def _text_of(error: Exception) -> str | None:
     try:
-        str(error)
+        return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a broken __str__ must not break the error path
-        return True
-    return False
+        return None
 
 
 def _namesake(failure: Failure) -> Exception:

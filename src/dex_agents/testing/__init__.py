@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import typing
 
-from dex_agents.errors import DexAgentsError, MissingExtraError
+import dex_agents.errors
 from dex_agents.testing.comparison import compare_recording
 from dex_agents.testing.errors import (
     BrokenLineError,
@@ -67,8 +67,8 @@ def __getattr__(name: str) -> typing.Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         dex_half = importlib.import_module("dex_agents_dex.testing")
-    except DexAgentsError:
+    except dex_agents.errors.DexAgentsError:
         raise  # it says better what is wrong
     except ImportError as error:
-        raise MissingExtraError(name, "dex") from error
+        raise dex_agents.errors.MissingExtraError(name, "dex") from error
     return getattr(dex_half, name)
