@@ -65,6 +65,8 @@ def _answer(turn: AgentTurnContext) -> str | list[ToolRequest]:
     if turn.is_resuming:
         outcomes = [str(record.status) for record in turn.tool_calls.values()]
         return f"done: {', '.join(outcomes)}"
+    if verb == "fail":
+        raise KeyError(rest)
     if verb == "shred":
         return [ToolRequest("shred_paper", {"paper": paper}) for paper in rest.split()]
     if verb == "file":

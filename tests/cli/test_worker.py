@@ -55,6 +55,20 @@ def test_a_second_signal_stops_at_once(cli):
     assert time.monotonic() - begun < 5
 
 
+def test_what_a_runner_raises_is_told_in_full(cli):
+    """The worker prints its traceback; the history names its type with its message."""
+    worker = cli.worker()
+    cli("start", "s-1", "fail now", "--flow-type", "Clerk")
+    cli.until("s-1", lambda seen: seen.state and seen.state.last_turn_error)
+    assert "KeyError: 'now'" in cli("history", "s-1").stdout
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=10)
+    assert "error_type=KeyError" in errors
+    assert errors.count("Traceback (most recent call last):") == 3
+    assert "in _answer" in errors
+    assert "KeyError: 'now'" in errors
+
+
 def test_verbose_logs_every_step_to_stderr(cli):
     """-v logs Steps on standard error, tagged with session and attempt."""
     worker = cli.worker("-v")

@@ -353,7 +353,8 @@ async def test_a_logger_of_the_applications_hears_of_every_attempt(open_engine: 
     assert calls.count(("warning", names.STEP_FAILED)) == 1
     assert ("info", names.STEP_COMPLETED) in calls
     failed = next(call for call in captured.calls if call.args[0] == names.STEP_FAILED)
-    assert failed.kwargs == {"error_type": "ValueError"}
+    assert failed.kwargs["error_type"] == "ValueError"
+    assert isinstance(failed.kwargs["exc_info"], ValueError)  # whose traceback a renderer prints
 
 
 async def test_without_a_logger_nothing_is_printed(

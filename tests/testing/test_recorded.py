@@ -347,6 +347,7 @@ def test_every_public_name_is_exported():
 
 
 def test_the_kit_needs_no_pytest():
-    """Whoever serves a scripted agent from a program does not need a test framework."""
+    """Whoever serves a scripted agent does not need a test framework; only the contract does."""
     for module in Path(dex_agents.testing.__file__).parent.rglob("*.py"):
-        assert "import pytest" not in module.read_text("utf-8"), module
+        if module.parent.name != "conformance":
+            assert "import pytest" not in module.read_text("utf-8"), module

@@ -6,12 +6,15 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
+from typing import Any
 
 import click
 import structlog
 
 from dex_agents.cli.flows import flow_argument, load_flow
+from dex_agents.cli.render import printable
 from dex_agents.cli.stores import open_store, store_option
 from dex_agents.table import FlowTable
 
@@ -94,6 +97,18 @@ def _stop(number: int, stopping: asyncio.Event) -> None:
     stopping.set()
 
 
+_line = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+
+
+def _line_and_traceback(logger: Any, name: str, event: structlog.typing.EventDict) -> str:
+    """Return a log line, and behind it the traceback of what a runner raised."""
+    error = event.pop("exc_info", None)
+    line = _line(logger, name, event)
+    if not isinstance(error, BaseException):
+        return line
+    return line + "\n" + printable("".join(traceback.format_exception(error)).rstrip())
+
+
 def _log_to_stderr(*, verbose: bool) -> None:
     level = "info" if verbose else "warning"
     structlog.configure(
@@ -101,7 +116,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper("iso"),
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+            _line_and_traceback,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

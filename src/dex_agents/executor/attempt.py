@@ -172,7 +172,7 @@ class Attempt:
                 event = await self._execute(step_input)
         except BaseException as error:
             # Whatever leaves a handler fails its attempt, a cancellation from within it too.
-            self._fail(failure_of(error))
+            self._fail(failure_of(error), error)
             if not isinstance(error, Exception):
                 raise
         else:
@@ -206,13 +206,13 @@ class Attempt:
 
     # The end
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Failure, error: BaseException | None = None) -> None:
         if self._report is None:
             return
         carrier: dict[str, str] = {}
         if self._trace is not None:
             carrier = self._trace.carrier()
-            self._trace.failed(failure, will_retry=self._may_retry())
+            self._trace.failed(failure, will_retry=self._may_retry(), error=error)
             self._trace = None
         execution = self.execution
         self._end(

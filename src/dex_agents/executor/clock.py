@@ -6,12 +6,13 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 __all__ = ("Alarm", "Clock", "SystemClock", "VirtualClock")
 
 
+_LOOK_SECONDS = 0.001
 _LONGEST_WAIT = 60.0
 """A wall clock that was set forward is noticed within this many seconds."""
 
@@ -75,6 +76,11 @@ class VirtualClock:
 
     Args:
         start: The first time, in seconds since 1970.
+
+    Attributes:
+        running: Returns what is at work that the event loop cannot see the end of,
+            such as a handler that waits for a thread. It is waited for in real time.
+        patience: For how many real seconds, before virtual time moves on without it.
     """
 
     _QUIET_ROUNDS = 50  # loop rounds without any arranged call after which all is settled
@@ -83,6 +89,9 @@ class VirtualClock:
         self._now = start
         self._alarms: list[tuple[float, int, _VirtualAlarm]] = []
         self._order = itertools.count()
+        self._hanging: set[Hashable] = set()
+        self.running: Callable[[], Iterable[Hashable]] = tuple
+        self.patience = 1.0
 
     def now(self) -> float:
         """Return the virtual time in seconds since 1970."""
@@ -115,6 +124,17 @@ class VirtualClock:
         await self._settle()
 
     async def _settle(self) -> None:
+        """Let the event loop run until nothing moves, and wait once for whatever really waits."""
+        await self._quiet()
+        patience = time.monotonic() + self.patience
+        while waiting := {*self.running()} - self._hanging:
+            if time.monotonic() > patience:
+                self._hanging |= waiting
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._quiet()
+        self._hanging &= {*self.running()}
+
+    async def _quiet(self) -> None:
         for _ in range(self._QUIET_ROUNDS):
             await asyncio.sleep(0)
 

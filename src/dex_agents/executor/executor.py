@@ -120,6 +120,14 @@ class Executor:
         self.store.release(self.worker, lambda _error: released.set())
         await released.wait()  # so that whoever starts next finds the flows free
 
+    def running(self) -> list[str]:
+        """Return which attempts run now, as ``"<flow>: <Step>-<n>, attempt <m>"``."""
+        return [
+            f"{flow_id}: {each.execution.id}, attempt {each.execution.attempt}"
+            for flow_id, handle in self._handles.items()
+            for each in handle.attempts.values()
+        ]
+
     async def _wait_until(self, is_done: Callable[[FlowHandle], bool], deadline: float) -> None:
         loop = asyncio.get_running_loop()
         while not all(is_done(handle) for handle in self._handles.values()):

@@ -124,8 +124,10 @@ class AttemptTelemetry:
         if self._logger is not None:
             self._logger.info(names.STEP_COMPLETED, outcome=outcome)
 
-    def failed(self, failure: Failure, *, will_retry: bool) -> None:
-        """End the span of an attempt that failed."""
+    def failed(
+        self, failure: Failure, *, will_retry: bool, error: BaseException | None = None
+    ) -> None:
+        """End the span of an attempt that failed; log what its handler raised, if it did."""
         outcome = names.RETRYING if will_retry else names.FAILED
         self._span.set_attribute(names.STEP_OUTCOME, outcome)
         self._span.set_attribute(names.ERROR_TYPE, failure.error_type)
@@ -133,7 +135,8 @@ class AttemptTelemetry:
         self._span.end()
         if self._logger is not None:
             event = names.STEP_RETRYING if will_retry else names.STEP_FAILED
-            self._logger.warning(event, error_type=failure.error_type)
+            raised = {} if error is None else {"exc_info": error}
+            self._logger.warning(event, error_type=failure.error_type, **raised)
 
     def canceled(self) -> None:
         """End the span of an attempt whose result nobody wants any more."""
@@ -150,7 +153,9 @@ class _Unwatched(AttemptTelemetry):
     def completed(self, phase: Phase) -> None:
         pass
 
-    def failed(self, failure: Failure, *, will_retry: bool) -> None:
+    def failed(
+        self, failure: Failure, *, will_retry: bool, error: BaseException | None = None
+    ) -> None:
         pass
 
     def canceled(self) -> None:

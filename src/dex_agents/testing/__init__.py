@@ -16,6 +16,7 @@ from dex_agents.testing.errors import (
     ProbeTimeoutError,
     RecordingError,
     ScriptError,
+    StillRunningError,
 )
 from dex_agents.testing.gates import FileGate
 from dex_agents.testing.invocations import InvocationLog
@@ -52,6 +53,7 @@ __all__ = (
     "RecordingError",
     "ScriptError",
     "ScriptedRunner",
+    "StillRunningError",
     "ToolRequest",
     "compare_recording",
     "wait_for_agent_snapshot",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dex_agents.errors import DexAgentsError
 
-__all__ = ("BrokenLineError", "ProbeTimeoutError", "RecordingError", "ScriptError")
+__all__ = (
+    "BrokenLineError",
+    "ProbeTimeoutError",
+    "RecordingError",
+    "ScriptError",
+    "StillRunningError",
+)
 
 
 class ProbeTimeoutError(DexAgentsError, TimeoutError):
@@ -14,6 +22,16 @@ class ProbeTimeoutError(DexAgentsError, TimeoutError):
         super().__init__(f"Waited {timeout:g} s for {description}. Last seen: {last!r}.")
         self.description = description
         self.last = last
+
+
+class StillRunningError(DexAgentsError, TimeoutError):
+    """A handler waits for something that does not come, so a stack cannot settle."""
+
+    def __init__(self, running: Iterable[str], patience: float) -> None:
+        super().__init__(
+            f"Still running after {patience:g} s of real time: {'; '.join(running)}. Let it end, "
+            "use wait_until for what a test itself holds up, or give the stack more patience."
+        )
 
 
 class ScriptError(DexAgentsError, ValueError):

@@ -10,6 +10,7 @@ from typing import Any, Self
 from dex_agents.client import AgentSessionClient
 from dex_agents.executor import Clock, VirtualClock
 from dex_agents.table import FlowTable
+from dex_agents.testing.errors import StillRunningError
 from dex_agents_memory import MemoryBackend
 
 __all__ = ("AgentMemoryStack",)
@@ -20,19 +21,26 @@ class AgentMemoryStack:
 
     On the default clock, time stands still until a test advances it, so a day
     of waiting costs milliseconds. A runner that waits for something real (a
-    file, a thread) is not waited for by `advance`: use `wait_until` there.
+    sleep, a thread, a socket) is waited for in real time, up to a patience.
 
     Args:
         flows: The tables that the worker serves.
         clock: None for a new `VirtualClock`.
+        patience: How many real seconds `settle` and `advance` wait for a running handler.
         worker_options: For the backend's worker. ``grace_seconds`` is 1 here.
     """
 
     def __init__(
-        self, flows: Iterable[FlowTable], *, clock: Clock | None = None, **worker_options: Any
+        self,
+        flows: Iterable[FlowTable],
+        *,
+        clock: Clock | None = None,
+        patience: float = 1.0,
+        **worker_options: Any,
     ) -> None:
         self.clock: Clock = clock or VirtualClock()
         self.backend = MemoryBackend(self.clock)
+        self._patience = patience
         self._flows = tuple(flows)
         self._worker_options = {"grace_seconds": 1.0, **worker_options}
         self._exits = AsyncExitStack()
@@ -41,8 +49,10 @@ class AgentMemoryStack:
         async with AsyncExitStack() as exits:
             await exits.enter_async_context(self.backend)
             worker = self.backend.worker(self._flows, **self._worker_options)
-            await exits.enter_async_context(worker)
+            self._worker = await exits.enter_async_context(worker)
             self._exits = exits.pop_all()
+        if isinstance(self.clock, VirtualClock):
+            self.clock.running, self.clock.patience = self._worker.running, self._patience
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -54,6 +64,9 @@ class AgentMemoryStack:
 
     async def advance(self, time: timedelta | float) -> None:
         """Let time pass at once; everything that becomes due happens in order.
+
+        A handler that outlasts the patience is left hanging while time moves
+        on, so that its timeout can be tested.
 
         Args:
             time: How much; a number means seconds.
@@ -67,5 +80,11 @@ class AgentMemoryStack:
         await self.clock.advance(seconds)
 
     async def settle(self) -> None:
-        """Let everything happen that is due now."""
+        """Let everything happen that is due now.
+
+        Raises:
+            StillRunningError: A handler outlasts the patience; it is named.
+        """
         await self.advance(0)
+        if running := self._worker.running():
+            raise StillRunningError(running, self._patience)
