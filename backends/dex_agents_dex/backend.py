@@ -256,13 +256,14 @@ async def _shake_hands(address: str) -> None:
 async def _until_listening(worker: dex.AsyncWorker) -> None:
     """Return once a worker's port takes connections."""
     async with asyncio.timeout(_READY_SECONDS):
-        # Until it has bound its port, whoever answers there is somebody else.
-        while not (worker._bound_port and await _takes_connections(worker.worker_target.address)):  # noqa: SLF001
+        while not await _is_listening(worker):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _takes_connections(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+async def _is_listening(worker: dex.AsyncWorker) -> bool:
+    if not worker._bound_port:  # noqa: SLF001 - until then somebody else may answer there
+        return False
+    host, _, port = worker.worker_target.address.rpartition(":")
     try:
         _, writer = await asyncio.open_connection(host, int(port))
     except OSError:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import dex
 
-from dex_agents.errors import FlowDefinitionError, UndeclaredStepError
+from dex_agents.errors import FlowDefinitionError, UndeclaredError, UndeclaredStepError
 from dex_agents.table import (
     CloseKind,
     Condition,
@@ -110,8 +110,18 @@ class Translator:
 
     # Waits
 
-    def wait(self, wait: Wait) -> dex.Wait:
-        """Return a wait."""
+    def wait(self, source: Step[Any], wait: Wait) -> dex.Wait:
+        """Return a wait.
+
+        Raises:
+            UndeclaredError: It waits on a Channel that the table does not declare.
+            ValueError: It would never end, or not in a time that the wire can hold.
+        """
+        if not wait.candidates:
+            raise ValueError(f"{source.name} waits for no group of conditions; it would never end.")
+        for condition in wait.conditions:
+            if not isinstance(condition, Timer) and not self._table.declares(condition.channel):
+                raise UndeclaredError(source.name, condition.channel.name)
         everything = tuple(range(len(wait.conditions)))
         if not wait.conditions:
             return dex.Wait.skip_immediately()
@@ -186,10 +196,14 @@ class Translator:
             return dex.go_to_many(
                 *(self._movement(source, each, counter) for each in decision.next_steps)
             )
+        if decision.next_steps:
+            raise ValueError(f"{source.name} decided both to end its branch and to go on.")
         if decision.close is CloseKind.DEAD_END:
             return dex.dead_end()
         if decision.close is CloseKind.FORCE_FAIL:
-            return dex.force_fail(str(decision.output))
+            reason = to_wire(str(decision.output), str, str, f"output of {source.name}")
+            counter.count(reason.size)
+            return dex.force_fail(reason.value)
         complete = (
             dex.graceful_complete
             if decision.close is CloseKind.GRACEFUL_COMPLETE

@@ -32,7 +32,7 @@ _RELABELLED = (TypeError, ValueError)
 # An error travels in gRPC's metadata, with its traceback and its message twice. Clients
 # take 8 KiB of that for sure, which is just enough for the 1024 bytes that the SDK allows
 # a message; but what is not ASCII stands there a third time, escaped to three times its size.
-_LONGEST_ERROR, _LONGEST_ESCAPED, _FEW = 1024, 600, 200
+_LONGEST_ERROR, _LONGEST_ESCAPED, _FEW, _PERCENT = 1024, 600, 200, ord("%")
 
 
 class Handlers:
@@ -110,10 +110,10 @@ class Handlers:
                 if _is_cancelled_from_outside():
                     watched.canceled()
                 else:
-                    watched.failed(failure_of(error), will_retry=_may_retry(row, context))
+                    self._failed(watched, row, context, error)
                 raise
             except Exception as error:
-                watched.failed(failure_of(error), will_retry=_may_retry(row, context))
+                self._failed(watched, row, context, error)
                 raise
             watched.completed(phase)
             return translated
@@ -158,10 +158,19 @@ class Handlers:
         seen.carrier = watched.carrier()
         return watched
 
+    def _failed(
+        self,
+        watched: AttemptTelemetry,
+        row: Step[Any],
+        context: dex.AsyncContext,
+        error: BaseException,
+    ) -> None:
+        watched.failed(failure_of(error), will_retry=_may_retry(row, context), error=error)
+
     def _translated_wait(self, row: Step[Any], _seen: DexStepContext, wait: Any) -> dex.Wait:
         if not isinstance(wait, Wait):
             raise TypeError(f"{row.name}.wait_for must return Wait, not {wait!r}")
-        return self._translator.wait(wait)
+        return self._translator.wait(row, wait)
 
     def _translated_decision(
         self, row: Step[Any], seen: DexStepContext, decision: Any
@@ -207,7 +216,7 @@ def _failure(error: BaseException) -> Failure:
     """Return an error as it is recorded, its message as long as it can be sent."""
     failure = failure_of(error)
     raw = failure.detail.encode()
-    escaped = sum(not 0x20 <= byte < 0x7F for byte in raw[:_LONGEST_ERROR])  # each as "%C3"
+    escaped = sum(not 0x20 <= byte < 0x7F or byte == _PERCENT for byte in raw[:_LONGEST_ERROR])
     if len(raw) <= _LONGEST_ESCAPED or escaped < _FEW:
         return failure
     return Failure(raw[:_LONGEST_ESCAPED].decode(errors="ignore") + "...", failure.error_type)

@@ -40,9 +40,9 @@ def prepare(path: Path) -> None:
         StoreCorruptError: It is damaged.
         StoreUnavailableError: It cannot be created or opened.
     """
-    if path.is_dir():
-        raise StoreForeignError(str(path), "it is a folder")
     try:
+        if path.is_dir():
+            raise StoreForeignError(str(path), "it is a folder")
         # SQLite gives the files beside it the same mode. An existing file is never opened
         # by hand: closing it would drop the locks that this process holds on it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))

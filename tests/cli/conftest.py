@@ -109,5 +109,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine
     """The command line, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEX_AGENTS_STORE", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
     with ExitStack() as exits:
         yield CommandLine(tmp_path, exits)

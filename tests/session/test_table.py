@@ -135,7 +135,7 @@ def test_any_other_tool_has_one_attempt(table: FlowTable):
 
 
 @pytest.mark.parametrize(
-    "name", set(NEXT_STEPS) - {"RunModel", "CallTool", "CallSingleAttemptTool"}
+    "name", sorted(set(NEXT_STEPS) - {"RunModel", "CallTool", "CallSingleAttemptTool"})
 )
 def test_no_other_step_has_a_failure_route(table: FlowTable, name: str):
     """They call no framework code but build_user_message, and are tried again."""

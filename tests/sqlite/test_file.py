@@ -7,7 +7,9 @@ import os
 import sqlite3
 import stat
 import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -28,13 +30,27 @@ def flow():
     return session_table(ScriptedRunner(lambda turn: f"turn {turn.turn_id}"), flow_type="File")
 
 
+def open_to_all(folder: Path) -> None:
+    """Let everybody enter a folder of pytest's, whatever the depth."""
+    while folder != Path(tempfile.gettempdir()):
+        folder.chmod(folder.stat().st_mode | 0o055)
+        folder = folder.parent
+
+
+def bytes_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None  # no file, or none that may be read
+
+
 async def refused(path, error) -> str:
     """Open a store that must be refused; return what was said. The file must stay as it was."""
-    before = path.read_bytes() if path.is_file() else None
+    before = bytes_of(path)
     with pytest.raises(error) as caught:
         async with SqliteBackend(path):
             pass
-    assert (path.read_bytes() if path.is_file() else None) == before
+    assert (bytes_of(path)) == before
     assert str(path) in str(caught.value)
     return str(caught.value)
 
@@ -164,11 +180,19 @@ async def test_a_read_only_folder_is_refused(tmp_path):
     folder = tmp_path / "locked"
     folder.mkdir()
     folder.chmod(0o555)
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(parent.stat().st_mode | 0o055)
+    open_to_all(tmp_path)
     with without_root():
         assert "Permission denied" in await refused(folder / "s.db", StoreUnavailableError)
     assert not list(folder.iterdir())
+
+
+async def test_a_folder_that_may_not_be_entered_is_refused(tmp_path):
+    """It cannot even be told whether the file is there; that is the same clear error."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o000)
+    open_to_all(tmp_path)
+    with without_root():
+        assert "Permission denied" in await refused(folder / "s.db", StoreUnavailableError)
 
 
 async def test_a_store_that_is_not_open_says_so(tmp_path):

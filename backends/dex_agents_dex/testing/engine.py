@@ -53,7 +53,7 @@ class Engine:
             ChildExitedError: It ended while it should have started.
             ChildNotReadyError: It takes too long.
         """
-        await sweep(self.folder)
+        sweep(self.folder)
         child = ChildProcess(
             self.folder, "engine", self.command(), cwd=self.folder, env=self.environment()
         )

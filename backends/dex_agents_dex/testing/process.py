@@ -13,6 +13,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,8 @@ __all__ = ("ChildProcess", "sweep", "try_lock")
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.01
-_SWEEP_SECONDS = 5.0
+_DYING_POLL_SECONDS = 0.001
+_DYING_SECONDS = 5.0
 _SHOWN_BYTES = 4000
 """How much of a child's output an error quotes: the end of it."""
 
@@ -88,10 +90,12 @@ class ChildProcess:
             return log.read().decode(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL it and its process group; when this returns, it is gone."""
+        """SIGKILL it and its process group; when this returns, they are gone."""
         if self.status is None:
             self._signal_group(signal.SIGKILL)
             self._process.wait()
+        with self.log_path.open("rb") as log:
+            _wait_until_free(log)
 
     async def wait(self) -> int:
         """Return how it ended, as soon as it has."""
@@ -104,8 +108,10 @@ class ChildProcess:
         try:
             if self.status is None:
                 self._signal_group(signal.SIGINT)
+            # Not asyncio.wait_for: before Python 3.12 it can swallow a cancellation.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self.wait()
         finally:
             self.kill()
 
@@ -119,7 +125,8 @@ class ChildProcess:
             ChildNotReadyError: Nothing was found in time.
         """
         try:
-            return await asyncio.wait_for(self._found(look), seconds)
+            async with asyncio.timeout(seconds):
+                return await self._found(look)
         except BaseException as error:
             self.kill()
             if isinstance(error, TimeoutError):
@@ -140,9 +147,9 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
 
-async def sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Kill what an earlier run, which could not clean up, has left running in a folder."""
-    for log_path in sorted(folder.glob("*.log")):  # noqa: ASYNC240 - a handful of files
+    for log_path in sorted(folder.glob("*.log")):
         pid_path = _pid_path(log_path)
         if not pid_path.exists():
             continue
@@ -150,7 +157,7 @@ async def sweep(folder: Path) -> None:
             if not try_lock(log):
                 with suppress(ProcessLookupError):
                     os.killpg(int(pid_path.read_text()), signal.SIGKILL)
-                await _until_free(log)
+                _wait_until_free(log)
         pid_path.unlink()
 
 
@@ -163,11 +170,11 @@ def try_lock(file: IO[bytes]) -> bool:
     return True
 
 
-async def _until_free(log: IO[bytes]) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_SWEEP_SECONDS):
-            while not try_lock(log):  # noqa: ASYNC110 - only asking tells
-                await asyncio.sleep(_POLL_SECONDS)
+def _wait_until_free(log: IO[bytes]) -> None:
+    """Wait, which takes milliseconds, until every process that was just killed is gone."""
+    deadline = time.monotonic() + _DYING_SECONDS
+    while not try_lock(log) and time.monotonic() < deadline:
+        time.sleep(_DYING_POLL_SECONDS)
 
 
 def _pid_path(log_path: Path) -> Path:

@@ -34,6 +34,7 @@ __all__ = ("AgentTestStack",)
 _READY_SECONDS = 60.0
 _RECONNECT_SECONDS = 1.3
 """How long a server may take to call an address again that did not answer before."""
+_NOT_OPEN = "The stack has not been opened; use 'async with'."
 _MODES = ("pull", "listening")
 
 
@@ -92,7 +93,7 @@ class AgentTestStack:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as exits:
             self.folder = _claim_folder(self.folder, exits)
-            await sweep(self.folder)
+            sweep(self.folder)
             self._engine = self._new_engine()
             exits.push_async_callback(self._engine.stop)
             await self._engine.start()
@@ -123,6 +124,8 @@ class AgentTestStack:
         Raises:
             ValueError: The flow is none of the stack's.
         """
+        if self._client is None:
+            raise RuntimeError(_NOT_OPEN)
         for given, compiled in self._flows:
             if given is flow:
                 return AgentSessionClient(self._client, compiled)
@@ -177,7 +180,7 @@ class AgentTestStack:
     @property
     def _opened_engine(self) -> Engine:
         if self._engine is None:
-            raise RuntimeError("The stack has not been opened; use 'async with'.")
+            raise RuntimeError(_NOT_OPEN)
         return self._engine
 
     def _new_engine(self) -> Engine:

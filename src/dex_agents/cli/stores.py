@@ -112,10 +112,17 @@ async def open_store(url: str, *, creates: bool = False) -> AsyncIterator[Backen
     backend = named_backend(url)
     require_shared(backend, url)
     path = getattr(backend, "path", None)  # a store without a file is asked by opening it
-    if not creates and isinstance(path, Path) and not path.exists():
+    if not creates and isinstance(path, Path) and _is_missing(path):
         raise StoreMissingError(path)
     async with backend:
         yield backend
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except OSError:
+        return False  # it cannot even be looked for, and opening it says why
 
 
 @asynccontextmanager
