@@ -15,7 +15,7 @@ from typing import Any
 import dex
 
 from dex_agents.errors import FlowDefinitionError
-from dex_agents.table import FlowTable, Rpc, Step, StepOptions, Stream
+from dex_agents.table import FlowTable, Rpc, Step, Stream
 from dex_agents.telemetry import Telemetry
 from dex_agents_dex.calls import FlowCalls
 from dex_agents_dex.decisions import Translator, option_problems
@@ -144,22 +144,9 @@ def _problems(table: FlowTable) -> Iterator[str]:
     """Yield what Dex has no words for."""
     for step in table.steps:
         yield from option_problems(step.name, step.options)
-        if _is_endless(table, step.options):
-            yield f"the failure routes of {step.name} lead round in a circle"
     for row in table.persistence:
         if isinstance(row, Stream) and row.capacity_bytes > MAX_CAPACITY:
             yield f"Stream {row.name} has a capacity over {MAX_CAPACITY} bytes"
-
-
-def _is_endless(table: FlowTable, options: StepOptions) -> bool:
-    """Return whether the failure routes never end; Dex is sent all of them at once."""
-    seen: list[StepOptions] = []
-    while options.failure_step is not None:
-        if any(options is each for each in seen):
-            return True
-        seen.append(options)
-        options = options.failure_options or table.step(options.failure_step).options
-    return False
 
 
 def _name_problems(table: FlowTable, flow: CompiledFlow) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import dex
 
-from dex_agents.errors import FlowDefinitionError, UndeclaredError, UndeclaredStepError
+from dex_agents.errors import FlowDefinitionError
 from dex_agents.table import (
     CloseKind,
     Condition,
@@ -104,7 +104,7 @@ class Translator:
             return translated
         route = options.failure_options
         return translated.on_execute_failure_proceed_to(
-            self._step(f"The failure route to {options.failure_step}", options.failure_step),
+            self._steps[options.failure_step],
             self.options(route) if route is not None else None,
         )
 
@@ -117,11 +117,7 @@ class Translator:
             UndeclaredError: It waits on a Channel that the table does not declare.
             ValueError: It would never end, or not in a time that the wire can hold.
         """
-        if not wait.candidates:
-            raise ValueError(f"{source.name} waits for no group of conditions; it would never end.")
-        for condition in wait.conditions:
-            if not isinstance(condition, Timer) and not self._table.declares(condition.channel):
-                raise UndeclaredError(source.name, condition.channel.name)
+        self._table.require_wait(source, wait)
         everything = tuple(range(len(wait.conditions)))
         if not wait.conditions:
             return dex.Wait.skip_immediately()
@@ -162,42 +158,39 @@ class Translator:
             UndeclaredStepError: It goes where its Step may not go.
             EncodingError: An input or the output cannot be sent.
         """
+        self._table.require_decision(source, decision)
         translated = self._ending(source, decision, counter)
         if decision.cancel_steps:
-            translated = translated.with_canceling_steps(
-                *self._classes(source, decision.cancel_steps)
-            )
+            translated = translated.with_canceling_steps(*self._classes(decision.cancel_steps))
         if decision.cancel_sibling_steps:
             translated = translated.with_canceling_sibling_steps(
-                *self._classes(source, decision.cancel_sibling_steps)
+                *self._classes(decision.cancel_sibling_steps)
             )
         return translated
 
     def rpc_result(
         self, source: Rpc[Any, Any], result: RpcResult[Any], counter: Counter
     ) -> dex.RPCResult[Any]:
-        """Return what an RPC returns."""
+        """Return what an RPC returns.
+
+        Raises:
+            UndeclaredStepError: It names a Step that its row may not name.
+            EncodingError: The output or an input cannot be sent.
+        """
+        self._table.require_result(source, result)
         output = to_wire(
             result.output, source.output, hint_of(source.output), f"output of {source.name}"
         )
         counter.count(output.size)
         return dex.RPCResult(
             output.value,
-            tuple(self._movement(source, each, counter) for each in result.next_steps),
-            self._classes(source, result.cancel_steps),
+            tuple(self._movement(each, counter) for each in result.next_steps),
+            self._classes(result.cancel_steps),
         )
 
     def _ending(self, source: Step[Any], decision: Decision, counter: Counter) -> dex.StepDecision:
         if decision.close is None:
-            if not decision.next_steps:
-                raise ValueError(
-                    f"{source.name} decided nothing; return Decision.dead_end() to end a branch."
-                )
-            return dex.go_to_many(
-                *(self._movement(source, each, counter) for each in decision.next_steps)
-            )
-        if decision.next_steps:
-            raise ValueError(f"{source.name} decided both to end its branch and to go on.")
+            return dex.go_to_many(*(self._movement(each, counter) for each in decision.next_steps))
         if decision.close is CloseKind.DEAD_END:
             return dex.dead_end()
         if decision.close is CloseKind.FORCE_FAIL:
@@ -215,31 +208,20 @@ class Translator:
         counter.count(output.size)
         return complete(output.value)
 
-    def _movement(
-        self, source: Step[Any] | Rpc[Any, Any], movement: Movement, counter: Counter
-    ) -> dex.StepMovement[Any]:
-        self._table.require_next(source, movement)
+    def _movement(self, movement: Movement, counter: Counter) -> dex.StepMovement[Any]:
         tp = self._table.step(movement.step).input
         sent = to_wire(movement.input, tp, hint_of(tp), f"input of {movement.step}")
         counter.count(sent.size)
         if problems := list(option_problems(movement.step, movement.options)):
             raise FlowDefinitionError(self._table.flow_type, problems)
         return dex.StepMovement.of(
-            self._step(source.name, movement.step),
+            self._steps[movement.step],
             sent.value,
             options=self.options(movement.options) if movement.options is not None else None,
         )
 
-    def _classes(
-        self, source: Step[Any] | Rpc[Any, Any], names: tuple[str, ...]
-    ) -> tuple[type[dex.Step[Any]], ...]:
-        return tuple(self._step(source.name, name) for name in names)
-
-    def _step(self, source: str, name: str) -> type[dex.Step[Any]]:
-        try:
-            return self._steps[name]
-        except KeyError:
-            raise UndeclaredStepError(source, name) from None
+    def _classes(self, names: tuple[str, ...]) -> tuple[type[dex.Step[Any]], ...]:
+        return tuple(self._steps[name] for name in names)
 
 
 def _retry(policy: RetryPolicy) -> dex.RetryPolicy:

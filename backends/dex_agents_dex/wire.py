@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from dex_agents.encoding import decode, encode
+from dex_agents.encoding import decode, encode, require_type
 from dex_agents.errors import EncodingError
 
 __all__ = ("MAX_BYTES", "Json", "Sized", "from_wire", "hint_of", "require_size", "to_wire")
@@ -67,8 +67,7 @@ def to_wire(value: Any, tp: Any, hint: Any, what: str) -> Sized:
     """
     if tp is NoneType and value is None:
         return Sized(None, 0)
-    if _is_another(value, tp):
-        raise EncodingError(what, f"it holds {tp.__name__}, not {type(value).__name__}")
+    require_type(value, tp, what)
     raw = encode(value, what)
     require_size(len(raw), what)
     try:
@@ -84,14 +83,6 @@ def to_wire(value: Any, tp: Any, hint: Any, what: str) -> Sized:
     if hint is int and not -(2**63) <= plain < 2**63:
         raise EncodingError(what, "Dex carries whole numbers of 64 bits")
     return Sized(plain, len(raw))
-
-
-def _is_another(value: Any, tp: Any) -> bool:
-    """Return whether a value is of another class than its row's type, if that is a class."""
-    try:
-        return isinstance(tp, type) and not isinstance(value, tp)
-    except TypeError:  # Any and every TypedDict are classes that have no instances
-        return False
 
 
 def _escaped_size(raw: bytes) -> int:

@@ -26,7 +26,15 @@ import msgspec
 
 from dex_agents.errors import EncodingError, StoredRecordError
 
-__all__ = ("MAX_DEPTH", "clean_text", "decode", "encode", "json_value", "require_codec")
+__all__ = (
+    "MAX_DEPTH",
+    "clean_text",
+    "decode",
+    "encode",
+    "json_value",
+    "require_codec",
+    "require_type",
+)
 
 MAX_DEPTH = 256
 """The deepest nesting of lists and objects that a stored value may have."""
@@ -49,6 +57,16 @@ def require_codec(tp: Any) -> None:
         msgspec.json.schema_components([tp])  # a decoder leaves unknown classes to a hook
     except TypeError as error:
         raise TypeError("it needs a class that JSON has no form for") from error
+
+
+def require_type(value: Any, tp: Any, what: str) -> None:
+    """Raise `EncodingError` when a value is of another class than its row's type, if it is one."""
+    try:
+        is_another = isinstance(tp, type) and not isinstance(value, tp)
+    except TypeError:  # Any and every TypedDict are classes that have no instances
+        return
+    if is_another:
+        raise EncodingError(what, f"it holds {tp.__name__}, not {type(value).__name__}")
 
 
 def encode(value: Any, what: str = "value") -> bytes:

@@ -436,10 +436,10 @@ def problems(*steps: Step[Any], **given: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [2.0**31, math.inf, math.nan])
+@pytest.mark.parametrize("seconds", [2.0**31, math.inf])
 @pytest.mark.parametrize("field", ["execute_timeout", "wait_for_timeout", "heartbeat_timeout"])
 def test_a_duration_that_dex_cannot_hold_is_named(field, seconds):
-    """A timeout is at most what the wire holds; NaN is no timeout."""
+    """A timeout is at most what the wire holds."""
     assert "Start has a duration over" in problems(step("Start", end, **{field: seconds}))
 
 
@@ -454,16 +454,6 @@ def test_a_stream_too_large_is_named():
     table = FlowTable("Flow", (step("Start", end),), (), (Stream("Big", str, 2**63),))
     with pytest.raises(FlowDefinitionError, match="Stream Big has a capacity"):
         compile_flow(table)
-
-
-def test_routes_that_never_end_are_named():
-    """Dex is sent every route behind a Step at once, so they must end."""
-    back = StepOptions(failure_step="Start")
-    found = problems(
-        step("Start", end, "Other", failure_step="Other", failure_options=back),
-        step("Other", end),
-    )
-    assert "the failure routes of Start lead round in a circle" in found
 
 
 @pytest.mark.parametrize(

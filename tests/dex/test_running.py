@@ -523,7 +523,7 @@ async def bad_result(_context: Any, _given: Any) -> Any:
         ),
         (
             lambda c: c.get(ITEMS["a/b"]),
-            "'a/b' cannot be a key of Items: it is empty or holds a '/'.",
+            "'a/b' cannot be a key of Items: it is blank or holds a '/'.",
             "ValueError",
         ),
     ],
@@ -1194,7 +1194,7 @@ async def test_an_undeclared_target_names_both_steps(runs):
     assert (await runs.run(table)).status == "completed"
     assert seen == [1]
     with pytest.raises(UndeclaredStepError):
-        table.require_next(table.start_step, Movement("Hidden"))
+        table.require_decision(table.start_step, Decision.go_to("Hidden"))
 
 
 KEYS = ("a", ".", "..", "%", "%2F", "a b", "ä", "語", "\0", "'", "+", "a:b", "-" * 200)

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dex_agents.errors import DexAgentsError, FlowDefinitionError, UndeclaredStepError
+from dex_agents.errors import (
+    DexAgentsError,
+    FlowDefinitionError,
+    UndeclaredError,
+    UndeclaredStepError,
+)
 from dex_agents.session import session_table
 from dex_agents.table import (
     AttemptFacts,
@@ -162,18 +167,26 @@ def test_the_failure_route_of_a_failure_route_is_checked_too():
 
 def test_failure_routes_do_not_run_in_circles():
     """A failure route that comes back to its Step would never end."""
-    assert problems(failing("A", failure_step="A")) == ("the failure route of A leads back to A",)
+    found = problems(failing("A", failure_step="A"))
+    assert found == ("the failure route of A leads round in a circle",)
     circle = (failing("A", failure_step="B"), failing("B", failure_step="A"))
     assert problems(*circle) == (
-        "the failure route of A leads back to A",
-        "the failure route of B leads back to B",
+        "the failure route of A leads round in a circle",
+        "the failure route of B leads round in a circle",
     )
+
+
+def test_failure_routes_of_failure_routes_do_not_run_in_circles():
+    """Options of their own can lead back as well."""
+    back = StepOptions(failure_step="A")
+    steps = (failing("A", failure_step="B", failure_options=back), step("B"))
+    assert problems(*steps) == ("the failure route of A leads round in a circle",)
 
 
 def test_a_step_outside_the_circle_is_not_blamed_for_it():
     """Only the Steps of a circle are reported."""
     steps = (failing("A", failure_step="B"), failing("B", failure_step="B"))
-    assert problems(*steps) == ("the failure route of B leads back to B",)
+    assert problems(*steps) == ("the failure route of B leads round in a circle",)
 
 
 def test_every_step_can_be_reached():
@@ -545,7 +558,11 @@ class _NoRunner:
 # Names
 
 
-@given(st.text(st.characters(exclude_characters="/", exclude_categories=("Cs",)), min_size=1))
+@given(
+    st.text(st.characters(exclude_characters="/", exclude_categories=("Cs",)), min_size=1).filter(
+        str.strip
+    )
+)
 def test_a_map_instance_has_a_quoted_name_that_gives_back_its_key(key):
     """Any key makes one physical name of plain characters, and can be read from it."""
     physical = ITEMS[key].name
@@ -674,12 +691,40 @@ def test_a_declared_next_step_may_be_taken_and_no_other():
     """An undeclared target is an error that names both Steps."""
     rpc = Rpc("ask", answer, next_steps=("B",))
     built = table(step("A", "B"), step("B"), rpcs=(rpc,))
-    built.require_next(built.step("A"), Movement("B"))
-    built.require_next(rpc, Movement("B"))
+    built.require_decision(built.step("A"), Decision.go_to("B").canceling("A"))
+    built.require_result(rpc, RpcResult(None, (Movement("B"),), ("A",)))
     with pytest.raises(UndeclaredStepError, match=r"^B may not go to A\. Add A to its next_steps"):
-        built.require_next(built.step("B"), Movement("A"))
+        built.require_decision(built.step("B"), Decision.go_to("A"))
     with pytest.raises(UndeclaredStepError, match=r"^ask may not go to A\."):
-        built.require_next(rpc, Movement("A"))
+        built.require_result(rpc, RpcResult(None, (Movement("A"),)))
+    with pytest.raises(UndeclaredStepError, match=r"^A may not go to C"):
+        built.require_decision(built.step("A"), Decision.dead_end().canceling("C"))
+    route = Movement("B", None, StepOptions(failure_step="C"))
+    with pytest.raises(UndeclaredStepError, match=r"^The failure route of B may not go to C"):
+        built.require_decision(built.step("A"), Decision.go_to_many(route))
+
+
+def test_a_decision_goes_on_or_ends():
+    """One that does neither, or both, is refused."""
+    built = table(step("A", "B"), step("B"))
+    with pytest.raises(ValueError, match="A decided nothing"):
+        built.require_decision(built.step("A"), Decision())
+    both = Decision(next_steps=(Movement("B"),), close=CloseKind.DEAD_END)
+    with pytest.raises(ValueError, match="A decided both"):
+        built.require_decision(built.step("A"), both)
+
+
+def test_a_wait_can_end():
+    """Its Channels are declared, and its groups are of its own conditions."""
+    built = table(step("A"))
+    row = built.step("A")
+    built.require_wait(row, Wait.skip_immediately())
+    with pytest.raises(UndeclaredError, match="Nobody"):
+        built.require_wait(row, Wait.until(Channel("Nobody", str).for_one()))
+    with pytest.raises(ValueError, match="never end"):
+        built.require_wait(row, Wait.any_combination_of())
+    with pytest.raises(ValueError, match="does not have"):
+        built.require_wait(row, Wait((Timer(1),), ((1,),)))
 
 
 def test_an_unknown_name_is_a_key_error():

@@ -21,7 +21,7 @@ from dex_agents_dex.compiler import CompiledFlow, compile_flow
 from dex_agents_dex.testing.dexcli import DEXCLI_VARIABLE, DexcliEngine
 from dex_agents_dex.testing.engine import EmulatorEngine, Engine
 from dex_agents_dex.testing.history import read_step_history
-from dex_agents_dex.testing.process import ChildProcess, sweep, try_lock
+from dex_agents_dex.testing.process import ChildProcess, try_lock
 from dex_agents_dex.testing.worker import (
     READY_VARIABLE,
     SERVER_ADDRESS_VARIABLE,
@@ -93,7 +93,6 @@ class AgentTestStack:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as exits:
             self.folder = _claim_folder(self.folder, exits)
-            sweep(self.folder)
             self._engine = self._new_engine()
             exits.push_async_callback(self._engine.stop)
             await self._engine.start()

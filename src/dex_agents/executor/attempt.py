@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Raw
 
 from dex_agents.encoding import clean_text, decode
-from dex_agents.errors import EncodingError, UndeclaredStepError
+from dex_agents.errors import EncodingError
 from dex_agents.executor.attributes import AttributeView
 from dex_agents.executor.clock import Clock
 from dex_agents.executor.contexts import AttemptContext, encoded
@@ -34,7 +34,7 @@ from dex_agents.machine import (
     WaitReturned,
     execution_options,
 )
-from dex_agents.table import Decision, FlowTable, Movement, Rpc, Step, Stream, Timer, Wait
+from dex_agents.table import Decision, FlowTable, Movement, Step, Stream, Timer, Wait
 from dex_agents.telemetry import AttemptTelemetry, Telemetry
 
 __all__ = ("Attempt", "failure_of", "scheduled_step")
@@ -185,6 +185,7 @@ class Attempt:
         wait = await self._row.wait_for(self._context, step_input)
         if not isinstance(wait, Wait):
             raise TypeError(f"{self._row.name}.wait_for must return Wait, not {wait!r}")
+        self._table.require_wait(self._row, wait)
         now = self._clock.now()
         return WaitReturned(
             self.execution.id,
@@ -251,19 +252,12 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(detail, name)
 
 
-def scheduled_step(
-    table: FlowTable, source: Step[Any] | Rpc[Any, Any], movement: Movement
-) -> ScheduledStep:
-    """Return a movement in its stored form.
+def scheduled_step(table: FlowTable, movement: Movement) -> ScheduledStep:
+    """Return a movement, which its table allows, in its stored form.
 
     Raises:
-        UndeclaredStepError: The source row may not go there.
         EncodingError: The input is not what the target takes.
     """
-    table.require_next(source, movement)
-    failure_step = movement.options.failure_step if movement.options else None
-    if failure_step is not None and not table.has_step(failure_step):
-        raise UndeclaredStepError(f"The failure route of {movement.step}", failure_step)
     return ScheduledStep(
         movement.step,
         _encoded_input(table.step(movement.step), movement.input),
@@ -296,10 +290,9 @@ def _stored_wait(wait: Wait, now: float) -> StoredWait:
 
 
 def _stored_decision(table: FlowTable, row: Step[Any], decision: Decision) -> ExecutionDecision:
-    if not decision.next_steps and decision.close is None:
-        raise ValueError(f"{row.name} decided nothing; return Decision.dead_end() to end a branch.")
+    table.require_decision(row, decision)
     return ExecutionDecision(
-        next_steps=tuple(scheduled_step(table, row, each) for each in decision.next_steps),
+        next_steps=tuple(scheduled_step(table, each) for each in decision.next_steps),
         close=decision.close,
         output=None
         if decision.output is None

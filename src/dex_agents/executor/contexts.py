@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Raw
 
-from dex_agents.encoding import decode, encode
-from dex_agents.errors import EncodingError, NotLoadedError, UndeclaredError
+from dex_agents.encoding import decode, encode, require_type
+from dex_agents.errors import NotLoadedError, UndeclaredError
 from dex_agents.executor.attributes import Attributes, AttributeView
 from dex_agents.machine import Execution, FlowState, Published, Writes
 from dex_agents.table import (
@@ -41,8 +41,7 @@ def encoded(value: Any, tp: Any, name: str) -> Raw:
 
 def json_of(value: Any, tp: Any, name: str) -> bytes:
     """Return what `encoded` does, as bytes."""
-    if isinstance(tp, type) and not isinstance(value, tp):
-        raise EncodingError(name, f"it holds {tp.__name__}, not {type(value).__name__}")
+    require_type(value, tp, name)
     return encode(value, name)
 
 

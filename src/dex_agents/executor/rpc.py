@@ -64,7 +64,8 @@ class RpcCall(Struct, frozen=True):
         )
         result = row.handler(context, self.input)
         writes = context.writes()
-        steps = tuple(scheduled_step(self.table, row, each) for each in result.next_steps)
+        self.table.require_result(row, result)
+        steps = tuple(scheduled_step(self.table, each) for each in result.next_steps)
         changes = writes.attributes or writes.published or steps or result.cancel_steps
         if not changes or row.is_read_only:
             return None, result.output

@@ -192,7 +192,7 @@ def _require_call(call: Any) -> None:
     if not isinstance(call, DeferredToolCall):
         raise RunnerContractError(f"tool_calls must hold DeferredToolCall, not {call!r}.")
     call_id = call.tool_call_id
-    if not isinstance(call_id, str) or not call_id or "/" in call_id:
+    if not isinstance(call_id, str) or not call_id.strip() or "/" in call_id:
         raise RunnerContractError(
             f"The tool call ID {call_id!r} of {call.tool_name!r} is empty or holds a '/'."
         )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dex_agents.encoding import require_codec
-from dex_agents.errors import FlowDefinitionError, UndeclaredStepError
+from dex_agents.errors import FlowDefinitionError, UndeclaredError, UndeclaredStepError
 from dex_agents.table.persistence import (
     Attribute,
     AttributeMap,
@@ -22,7 +22,17 @@ from dex_agents.table.persistence import (
     PersistenceRow,
     Stream,
 )
-from dex_agents.table.steps import Movement, Rpc, Step, StepContext, StepOptions
+from dex_agents.table.steps import (
+    Decision,
+    Movement,
+    Rpc,
+    RpcResult,
+    Step,
+    StepContext,
+    StepOptions,
+    Timer,
+    Wait,
+)
 
 __all__ = ("AttemptFacts", "FlowTable")
 
@@ -115,10 +125,61 @@ class FlowTable:
         found = self._rows.get(owner.name)
         return found is owner or found == owner
 
-    def require_next(self, source: Step[Any] | Rpc[Any, Any], movement: Movement) -> None:
-        """Raise `UndeclaredStepError` unless the source row declares the movement's Step."""
-        if movement.step not in source.next_steps:
-            raise UndeclaredStepError(source.name, movement.step)
+    def require_wait(self, source: Step[Any], wait: Wait) -> None:
+        """Raise unless a wait can be stored, and can end.
+
+        Raises:
+            UndeclaredError: It waits on a Channel that the table does not declare.
+            ValueError: It has no group of conditions, or a group names none.
+        """
+        for condition in wait.conditions:
+            if not isinstance(condition, Timer) and not self.declares(condition.channel):
+                raise UndeclaredError(source.name, condition.channel.name)
+        if not wait.candidates:
+            raise ValueError(f"{source.name} waits for no group of conditions; it would never end.")
+        positions = range(len(wait.conditions))
+        if not all(each in positions for group in wait.candidates for each in group):
+            raise ValueError(f"{source.name} waits for a condition that its wait does not have.")
+
+    def require_decision(self, source: Step[Any], decision: Decision) -> None:
+        """Raise unless a decision goes on or ends, and names Steps that it may name.
+
+        Raises:
+            UndeclaredStepError: It goes where its row may not go, or cancels what there is not.
+            ValueError: It decides nothing, or both.
+        """
+        if not decision.next_steps and decision.close is None:
+            raise ValueError(
+                f"{source.name} decided nothing; return Decision.dead_end() to end a branch."
+            )
+        if decision.next_steps and decision.close is not None:
+            raise ValueError(f"{source.name} decided both to end its branch and to go on.")
+        self._require_targets(source, decision.next_steps)
+        self._require_steps(source.name, decision.cancel_steps)
+        self._require_steps(source.name, decision.cancel_sibling_steps)
+
+    def require_result(self, source: Rpc[Any, Any], result: RpcResult[Any]) -> None:
+        """Raise `UndeclaredStepError` when an RPC names a Step that it may not name."""
+        self._require_targets(source, result.next_steps)
+        self._require_steps(source.name, result.cancel_steps)
+
+    def _require_targets(
+        self, source: Step[Any] | Rpc[Any, Any], movements: tuple[Movement, ...]
+    ) -> None:
+        for movement in movements:
+            if movement.step not in source.next_steps:
+                raise UndeclaredStepError(source.name, movement.step)
+            options = movement.options
+            while options is not None:
+                if options.failure_step is not None:
+                    route = f"The failure route of {movement.step}"
+                    self._require_steps(route, (options.failure_step,))
+                options = options.failure_options
+
+    def _require_steps(self, source: str, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name not in self._steps:
+                raise UndeclaredStepError(source, name)
 
     def to_mermaid(self) -> str:
         """Return the flow as a Mermaid flowchart: solid for next Steps, dotted for failures."""
@@ -204,7 +265,11 @@ def _target_problems(table: FlowTable) -> Iterator[str]:
             for name in _further_routes(step.options)
             if name not in known
         )
-    yield from _failure_cycles(table)
+    yield from (
+        f"the failure route of {step.name} leads round in a circle"
+        for step in table.steps
+        if _comes_back(table, step.options)
+    )
     yield from (
         f"{name} can never be reached from {table.start_step.name} or an RPC"
         for name in sorted(known - _reachable(table))
@@ -220,15 +285,16 @@ def _further_routes(options: StepOptions) -> Iterator[str]:
         route = route.failure_options
 
 
-def _failure_cycles(table: FlowTable) -> Iterator[str]:
-    routes = {step.name: step.options.failure_step for step in table.steps}
-    for name, route in routes.items():
-        seen, current = {name}, route
-        while current is not None and current not in seen:
-            seen.add(current)
-            current = routes.get(current)
-        if current == name:
-            yield f"the failure route of {name} leads back to {name}"
+def _comes_back(table: FlowTable, start: StepOptions) -> bool:
+    """Return whether failure routes lead back to where they began, so that they never end."""
+    seen: list[StepOptions] = []
+    options = start
+    while options.failure_step is not None and table.has_step(options.failure_step):
+        if any(options is each for each in seen):
+            return options is start
+        seen.append(options)
+        options = options.failure_options or table.step(options.failure_step).options
+    return False
 
 
 def _reachable(table: FlowTable) -> set[str]:
@@ -295,12 +361,13 @@ def _type_problems(table: FlowTable) -> Iterator[str]:
 def _number_problems(table: FlowTable) -> Iterator[str]:
     for name, options in _all_options(table):
         times = (options.execute_timeout, options.wait_for_timeout, options.heartbeat_timeout)
-        if min(times) <= 0:
+        if not all(each > 0 for each in times):  # NaN is not
             yield f"{name} has a timeout that is not above 0 seconds"
         retry = options.retry
-        if retry.max_attempts < 0 or retry.coefficient < 1:
+        if retry.max_attempts < 0 or not retry.coefficient >= 1:
             yield f"{name} retries with max_attempts below 0 or a coefficient below 1"
-        if min(retry.initial_seconds, retry.max_seconds, retry.total_seconds) < 0:
+        seconds = (retry.initial_seconds, retry.max_seconds, retry.total_seconds)
+        if not all(each >= 0 for each in seconds):
             yield f"{name} retries with negative seconds"
     for row in table.persistence:
         if isinstance(row, Stream) and row.capacity_bytes <= 0:

@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=8192)  # the same few keys are named several times in every Step
 def _instance_name(name: str, key: str) -> str:
-    if not key or "/" in key:
-        raise ValueError(f"{key!r} cannot be a key of {name}: it is empty or holds a '/'.")
+    if not key.strip() or "/" in key:
+        raise ValueError(f"{key!r} cannot be a key of {name}: it is blank or holds a '/'.")
     return f"{name}/{quote(key, safe='')}"
 
 
