@@ -15,9 +15,11 @@ __all__ = ("ListeningDispatcher",)
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A worker that comes back on its old port is found again within a second.
+    ("grpc.max_metadata_size", 64 * 1024),  # where a worker's error text travels
+    # A worker that comes back on its old port is found again at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 100),
 )
 
 _METHODS = {
@@ -89,7 +91,10 @@ async def _result(call: Any, task: WorkerTask) -> Any:
 
 
 def _translated(error: grpc.aio.AioRpcError) -> WorkerFailed:
-    status = rpc_status.from_call(error)
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:  # its code and message are not those of the call
+        status = None
     for packed in status.details if status is not None else ():
         reported = pb.WorkerErrorResponse()
         if packed.Is(reported.DESCRIPTOR):

@@ -32,7 +32,7 @@ from dex_agents_dex.testing.worker import (
 __all__ = ("AgentTestStack",)
 
 _READY_SECONDS = 60.0
-_RECONNECT_SECONDS = 1.3
+_RECONNECT_SECONDS = 0.3
 """How long a server may take to call an address again that did not answer before."""
 _NOT_OPEN = "The stack has not been opened; use 'async with'."
 _MODES = ("pull", "listening")
