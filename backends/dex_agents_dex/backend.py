@@ -16,6 +16,7 @@ from google.protobuf import empty_pb2
 
 from dex_agents.backend import FlowSummary, StepHistoryEntry, StreamMessage
 from dex_agents.errors import StoreUnavailableError
+from dex_agents.executor import Clock
 from dex_agents.table import FlowTable
 from dex_agents_dex.calls import CAPABILITIES, FlowCalls, ServerCalls
 from dex_agents_dex.compiler import CompiledFlow
@@ -42,6 +43,7 @@ class DexBackend:
         credential: The SDK's bearer credential, if the server wants one.
         tracer_provider: Where spans go; None for the application's own.
         logger: Where log lines go; None for structlog's own, once configured.
+        clock: What handlers take for the time; None for the system's.
     """
 
     name = "dex"
@@ -55,12 +57,21 @@ class DexBackend:
         credential: Any = None,
         tracer_provider: Any = None,
         logger: Any = None,
+        clock: Clock | None = None,
     ) -> None:
         self.server_address = server_address
         self._worker_address = worker_address
         self._credential = credential
-        self._telemetry = {"tracer_provider": tracer_provider, "logger": logger}
-        self._target = dex.WorkerTarget(address=worker_address or "", pull=worker_address is None)
+        self._flow_options = {
+            "tracer_provider": tracer_provider,
+            "logger": logger,
+            "clock": clock,
+        }
+        # Where workers of other processes are; those of this one are known by flow type.
+        self._elsewhere = dex.WorkerTarget(
+            address=worker_address or "", pull=worker_address is None
+        )
+        self._targets: dict[str, dex.WorkerTarget] = {}
         self._clients: dict[int, tuple[dex.AsyncClient, FlowCalls]] = {}
         self._server_client: dex.AsyncClient | None = None
 
@@ -105,14 +116,16 @@ class DexBackend:
             max_concurrent_steps: How many attempts and RPCs run at once, for workers that pull.
             lease_seconds: Not used: Dex knows by timeouts and connections that a worker is gone.
         """
-        flows = [CompiledFlow(table, **self._telemetry) for table in tables]
+        flows = [CompiledFlow(table, **self._flow_options) for table in tables]
         registry = dex.Registry(flows, allow_async_handlers=True)
         options = self._worker_options(grace_seconds, max_concurrent_steps)
         worker = dex.AsyncWorker(registry, NoBlobCache(), options)
         serving = asyncio.create_task(worker.start(), name="dex-agents Dex worker")
         try:
             await self._until_ready(worker, serving)
-            self._target = worker.worker_target
+            self._targets |= dict.fromkeys(
+                (flow.get_flow_type() for flow in flows), worker.worker_target
+            )
             yield worker
         finally:
             stopping = asyncio.create_task(worker.stop(), name="dex-agents Dex worker's end")
@@ -197,11 +210,11 @@ class DexBackend:
         _ = self._server
         found = self._clients.get(id(table))
         if found is None:
-            flow = CompiledFlow(table, **self._telemetry)
+            flow = CompiledFlow(table, **self._flow_options)
             client = self._client(dex.Registry([flow], allow_async_handlers=True))
             found = self._clients[id(table)] = (client, FlowCalls(client, flow))
         calls = found[1]
-        calls.worker_target = self._target
+        calls.worker_target = self._targets.get(table.flow_type, self._elsewhere)
         return calls
 
     def _client(self, registry: dex.Registry) -> dex.AsyncClient:

@@ -15,6 +15,7 @@ from typing import Any
 import dex
 
 from dex_agents.errors import FlowDefinitionError
+from dex_agents.executor import Clock, SystemClock
 from dex_agents.table import FlowTable, Rpc, Step, Stream
 from dex_agents.telemetry import Telemetry
 from dex_agents_dex.calls import FlowCalls
@@ -38,13 +39,19 @@ class CompiledFlow(dex.Flow[Any]):
         table: The table.
         tracer_provider: Where spans go; None for the application's own.
         logger: Where log lines go; None for structlog's own, once configured.
+        clock: What handlers take for the time; None for the system's.
 
     Raises:
         FlowDefinitionError: Dex has no words for something in it; the message names the rows.
     """
 
     def __init__(
-        self, table: FlowTable, *, tracer_provider: Any = None, logger: Any = None
+        self,
+        table: FlowTable,
+        *,
+        tracer_provider: Any = None,
+        logger: Any = None,
+        clock: Clock | None = None,
     ) -> None:
         self.table = table
         self._definitions = Definitions(table)
@@ -54,7 +61,8 @@ class CompiledFlow(dex.Flow[Any]):
         classes: dict[str, type[dex.Step[Any]]] = {}
         translator = Translator(table, self._definitions, classes)
         telemetry = Telemetry("dex", tracer_provider, logger)
-        handlers = Handlers(table, self._definitions, translator, telemetry)
+        clock = clock or SystemClock()
+        handlers = Handlers(table, self._definitions, translator, telemetry, clock)
         self.abandon = handlers.abandon
         for step in table.steps:
             classes[step.name] = _step_class(step, handlers, translator)
@@ -85,11 +93,9 @@ class CompiledFlow(dex.Flow[Any]):
         return FlowCalls(client, self)
 
 
-def compile_flow(
-    table: FlowTable, *, tracer_provider: Any = None, logger: Any = None
-) -> CompiledFlow:
-    """Return a table as a Dex Flow; see `CompiledFlow`."""
-    return CompiledFlow(table, tracer_provider=tracer_provider, logger=logger)
+def compile_flow(table: FlowTable, **options: Any) -> CompiledFlow:
+    """Return a table as a Dex Flow; see `CompiledFlow` for its options and errors."""
+    return CompiledFlow(table, **options)
 
 
 def _step_class(row: Step[Any], handlers: Handlers, translator: Translator) -> type[dex.Step[Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import dex
 
 from dex_agents.errors import NotLoadedError, UndeclaredError
+from dex_agents.executor import Clock
 from dex_agents.table import (
     Attribute,
     AttributeMap,
@@ -36,9 +36,15 @@ class _DexDataContext:
     """Reads and writes the flow's data through an SDK context, and counts what it writes."""
 
     def __init__(
-        self, context: dex.Context, reader: str, table: FlowTable, definitions: Definitions
+        self,
+        context: dex.Context,
+        reader: str,
+        table: FlowTable,
+        definitions: Definitions,
+        clock: Clock,
     ) -> None:
         self.flow_id = context.flow_id
+        self.now = clock.now
         self._context = context
         self._reader = reader
         self._table = table
@@ -46,9 +52,6 @@ class _DexDataContext:
         self._written_bytes = 0
         self._attribute_bytes: dict[str, int] = {}
         self._published: Counter[str] = Counter()
-
-    def now(self) -> float:
-        return time.time()
 
     def get(self, attribute: Attribute[T]) -> T | None:
         self._require_declared(attribute)
@@ -157,12 +160,17 @@ class DexStepContext(_DexDataContext):
     _context: dex.AsyncContext
 
     def __init__(
-        self, context: dex.AsyncContext, table: FlowTable, definitions: Definitions
+        self,
+        context: dex.AsyncContext,
+        table: FlowTable,
+        definitions: Definitions,
+        clock: Clock,
     ) -> None:
-        super().__init__(context, context.step_execution_id, table, definitions)
+        super().__init__(context, context.step_execution_id, table, definitions, clock)
         self.step_execution_id = context.step_execution_id
         self.attempt = context.attempt
         self.carrier: dict[str, str] = {}
+        self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -189,6 +197,8 @@ class DexStepContext(_DexDataContext):
             self._loop.call_soon_threadsafe(definition.write, self._context, sent.value)
 
     async def heartbeat(self) -> None:
+        if self.is_over:
+            return  # nobody waits for a sign of life any more
         if self.carrier:
             await self._context.heartbeat(self.carrier)
         else:

@@ -12,6 +12,7 @@ import dex
 from msgspec import Raw
 
 from dex_agents.encoding import clean_text
+from dex_agents.executor import Clock
 from dex_agents.executor.attempt import failure_of
 from dex_agents.executor.executor import WORKER_STOPPED
 from dex_agents.machine import Execution, Failure, Phase
@@ -43,6 +44,7 @@ class Handlers:
         definitions: Its rows that hold data.
         translator: Puts results into the SDK's words.
         telemetry: Watches every attempt.
+        clock: What handlers take for the time.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Handlers:
         definitions: Definitions,
         translator: Translator,
         telemetry: Telemetry,
+        clock: Clock,
     ) -> None:
         self._table = table
         self._definitions = definitions
         self._translator = translator
         self._telemetry = telemetry
+        self._clock = clock
         self._running: set[asyncio.Task[Any]] = set()
         self._is_abandoned = False
 
@@ -83,7 +87,7 @@ class Handlers:
     def invoke(self, row: Rpc[Any, Any], context: dex.Context, sent: Any) -> dex.RPCResult[Any]:
         """Run an RPC's handler."""
         with _reported_as_raised():
-            seen = DexRpcContext(context, row.name, self._table, self._definitions)
+            seen = DexRpcContext(context, row.name, self._table, self._definitions, self._clock)
             rpc_input = from_wire(sent, row.input, f"input of {row.name}")
             result: RpcResult[Any] = row.handler(seen, rpc_input)
             if row.is_read_only:
@@ -101,9 +105,11 @@ class Handlers:
         translate: Callable[[Step[Any], DexStepContext, Any], R],
     ) -> R:
         with _reported_as_raised(), self._listed():
-            seen = DexStepContext(context, self._table, self._definitions)
+            seen = DexStepContext(context, self._table, self._definitions, self._clock)
             step_input = from_wire(sent, row.input, f"input of {seen.step_execution_id}")
             watched = self._begin(row, phase, context, seen, step_input)
+            if seen.carrier:
+                await seen.heartbeat()  # so that a next attempt can link to this one
             try:
                 translated = translate(row, seen, await handler(seen, step_input))
             except asyncio.CancelledError as error:
@@ -115,6 +121,8 @@ class Handlers:
             except Exception as error:
                 self._failed(watched, row, context, error)
                 raise
+            finally:
+                seen.is_over = True
             watched.completed(phase)
             return translated
 

@@ -1,4 +1,4 @@
-"""Fixtures: each test of the session runs on every local backend, in virtual time."""
+"""Fixtures: each test of the session runs on every backend, in virtual time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.session.engine import BACKENDS, Engine, open_local
+from tests.session.engine import BACKENDS, DEX, Engine, open_dex, open_local
 
 OpenEngine: TypeAlias = Callable[..., Awaitable[Engine]]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend_name(request: pytest.FixtureRequest) -> str:
-    """The local backend that a test runs on."""
-    return str(request.param)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on every backend; one that is marked says why it cannot run on Dex."""
+    if "backend_name" in metafunc.fixturenames:
+        if metafunc.definition.get_closest_marker("local"):
+            names = BACKENDS
+        elif metafunc.definition.get_closest_marker("pulling"):
+            names = (*BACKENDS, "dex-pull")
+        else:
+            names = (*BACKENDS, *DEX)
+        metafunc.parametrize("backend_name", names)
 
 
 @pytest.fixture
@@ -26,6 +32,8 @@ async def open_engine(backend_name: str, tmp_path: Path) -> AsyncIterator[OpenEn
     async with AsyncExitStack() as exits:
 
         async def open_with(**options: Any) -> Engine:
+            if backend_name in DEX:
+                return await exits.enter_async_context(open_dex(backend_name, **options))
             backend, clock = open_local(backend_name, tmp_path, **options)
             await exits.enter_async_context(backend)
             engine = Engine(backend, clock)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from dex_agents import (
 from dex_agents.encoding import decode
 from dex_agents.executor import Executor, LocalBackend, VirtualClock
 from dex_agents.table import FlowTable
+from dex_agents_dex import DexBackend
+from dex_agents_dex.emulator import DexEmulator
+from dex_agents_dex.emulator.snapshot import messages_of
 from dex_agents_memory import MemoryBackend
 from dex_agents_sqlite import SqliteBackend
 
@@ -32,6 +37,11 @@ ONCE = ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE, requires_approval=False)
 ASK = ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE)
 
 BACKENDS = ("memory", "sqlite")
+DEX = ("dex-pull", "dex-listening")
+
+_RECONNECT_SECONDS = 0.3
+_ARRIVAL_SECONDS = 0.02
+"""A message between the emulator and a worker takes a moment of real time."""
 
 
 class PatientClock(VirtualClock):
@@ -126,6 +136,78 @@ class Engine:
         assert state is not None
         queue = state.queues.get(channel, {})
         return [decode(bytes(raw), object) for raw in queue.values()]
+
+
+class DexEngine(Engine):
+    """An emulator with a virtual clock, and the SDK's own workers and clients on it."""
+
+    def __init__(self, emulator: DexEmulator, backend: Any, clock: VirtualClock) -> None:
+        super().__init__(backend, clock)
+        self._emulator = emulator
+        self._has_served = False
+
+    async def serve(self, *arguments: Any, **options: Any) -> AgentSessionClient:
+        """Start a worker for a runner's sessions, and return their client."""
+        sessions = await super().serve(*arguments, **options)
+        if self._has_served:
+            # Where a listening worker was found gone, the server looks again after a while.
+            await asyncio.sleep(_RECONNECT_SECONDS)
+        self._has_served = True
+        return sessions
+
+    async def advance(self, time: timedelta | float) -> None:
+        """Let virtual time pass, and what was sent meanwhile arrive."""
+        await super().advance(time)
+        await asyncio.sleep(_ARRIVAL_SECONDS)
+
+    async def settle(self) -> None:
+        """Let everything happen that is due now."""
+        await self.advance(0)
+
+    def stored(self, flow_id: str, name: str) -> Any:
+        """Return a committed Attribute as plain JSON data, by its physical name."""
+        value = self._run(flow_id).attributes.get(name)
+        return None if value is None else _plain(value)
+
+    def stored_names(self, flow_id: str, prefix: str) -> list[str]:
+        """Return the physical names of a map's committed instances."""
+        return sorted(name for name in self._run(flow_id).attributes if name.startswith(prefix))
+
+    def queued(self, flow_id: str, channel: str) -> list[Any]:
+        """Return the messages that wait on a Channel."""
+        return [_plain(each.value) for each in messages_of(self._run(flow_id), channel)]
+
+    def _run(self, flow_id: str) -> Any:
+        return self._emulator._flows.latest(flow_id)
+
+
+def _plain(value: Any) -> Any:
+    if value.WhichOneof("kind") == "obj_value":
+        return decode(value.obj_value.payload, object)
+    return getattr(value, value.WhichOneof("kind"))
+
+
+def _free_port() -> int:
+    """Return a port for workers that come and go, but are always looked for there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def open_dex(name: str, **options: Any) -> AsyncIterator[DexEngine]:
+    """Open an engine on the emulator, in virtual time."""
+    clock = VirtualClock()
+    clock.patience = 0.5
+    async with DexEmulator(clock=clock, dispatch_wait=60) as emulator:
+        worker = None if name == "dex-pull" else f"127.0.0.1:{_free_port()}"
+        backend = DexBackend(emulator.address, worker_address=worker, clock=clock, **options)
+        async with backend:
+            engine = DexEngine(emulator, backend, clock)
+            try:
+                yield engine
+            finally:
+                await engine.retire()
 
 
 async def events_of(sessions: AgentSessionClient, session_id: str = "s") -> list[AgentEvent]:

@@ -201,6 +201,7 @@ async def test_an_answer_for_an_earlier_turn_never_reaches_a_later_one(engine: E
     assert shop.paid == []
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_an_answer_is_kept_while_no_worker_runs(engine: Engine):
     """It is durable when the call returns."""
     shop = Shop(3)
@@ -305,6 +306,7 @@ async def test_an_answer_just_before_the_deadline_counts(engine: Engine):
     assert shop.records["call-1"].approval is ApprovalResult.APPROVED
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_an_answer_at_the_deadline_is_too_late_though_no_worker_has_noticed(engine: Engine):
     """The clock decides, not whoever looks first."""
     shop = Shop(3)
@@ -337,6 +339,7 @@ async def test_a_deadline_of_nothing_expires_at_once(engine: Engine):
     assert shop.records["call-1"].approval is ApprovalResult.EXPIRED
 
 
+@pytest.mark.local("signs of life come in real time on Dex")
 async def test_an_approval_expires_in_time_while_another_call_runs(engine: Engine):
     """A slow tool of the same response does not keep the Timer from firing."""
     gate = Gate()
@@ -356,6 +359,7 @@ async def test_an_approval_expires_in_time_while_another_call_runs(engine: Engin
     await engine.settle()
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_an_answer_before_the_step_waits_is_found_by_it(engine: Engine):
     """With one slot, the answer comes while another tool keeps the approval from beginning."""
     gate = Gate()
@@ -374,6 +378,7 @@ async def test_an_answer_before_the_step_waits_is_found_by_it(engine: Engine):
     assert [call.tool_call.arguments["amount"] for call in shop.paid] == [5]
 
 
+@pytest.mark.local("it takes all of a worker's slots, which calls on Dex need too")
 async def test_an_answer_that_meets_the_fired_timer_wins(engine: Engine):
     """The Timer has fired but the Step finds no slot; a clock that lags lets the answer in."""
     gate = Gate()
@@ -406,6 +411,7 @@ async def test_each_approval_has_its_own_fate_at_the_deadline(engine: Engine):
     assert [r.approval for r in shop.records.values()] == ["expired", "approved", "rejected"]
 
 
+@pytest.mark.pulling("a listening worker that is not there costs an attempt")
 async def test_a_deadline_that_passed_without_a_worker_expires_with_the_next(engine: Engine):
     """Timers fire at once after downtime."""
     shop = Shop(3)

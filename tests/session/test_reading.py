@@ -98,6 +98,7 @@ async def test_a_negative_sequence_is_the_beginning(engine: Engine):
     assert [message.sequence for message in page.messages] == [1, 2]
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_an_empty_session_has_one_empty_page(engine: Engine):
     """Also before its first Step has committed."""
     client = AgentSessionClient(engine.backend, "Agent")
@@ -110,6 +111,7 @@ async def test_an_empty_session_has_one_empty_page(engine: Engine):
             await engine.settle()
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_a_snapshot_counts_queued_messages(engine: Engine):
     """Those that no turn has taken yet."""
     client = AgentSessionClient(engine.backend, "Agent")
@@ -151,6 +153,7 @@ async def test_reading_changes_nothing(engine: Engine):
 # Stopping
 
 
+@pytest.mark.local("Dex keeps no reason of a stop")
 async def test_a_stopped_session_stays_readable(engine: Engine):
     """Snapshot, pages, history and events."""
     sessions = await _filled(engine, 5)
@@ -177,6 +180,7 @@ async def test_a_stopped_session_refuses_every_change(engine: Engine):
             await call
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_a_session_can_be_stopped_without_a_worker(engine: Engine):
     """And a later worker leaves it alone."""
     client = AgentSessionClient(engine.backend, "Agent")
@@ -259,6 +263,7 @@ async def test_stopping_ends_a_retry_and_a_deadline(engine: Engine):
     assert calls == 1
 
 
+@pytest.mark.local("Dex's history has no cancellations")
 async def test_history_says_what_a_stop_cancelled(engine: Engine):
     """Every open Step, then the end with its reason."""
     gate = Gate()
@@ -345,6 +350,7 @@ def test_an_index_outside_is_an_index_error(index: int):
         StoredMessages(Counting(5), 5)[index]
 
 
+@pytest.mark.local("on Dex a model call loads the whole history")
 async def test_a_long_sessions_turn_decodes_only_what_its_runner_reads(engine: Engine):
     """One message of a thousand."""
     seen: list[object] = []

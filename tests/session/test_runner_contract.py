@@ -429,6 +429,7 @@ async def test_any_other_text_is_a_tool_call_id(engine: Engine, tool_call_id: st
         (lambda text: FrameworkMessage(MessageRole.USER, object(), text), "framework_item"),
     ],
 )
+@pytest.mark.local("Dex's history has no failed attempts")
 async def test_a_wrong_user_message_fails_the_step_until_the_runner_is_mended(
     engine: Engine, make: Callable[[str], Any], expected: str
 ):

@@ -50,6 +50,7 @@ async def test_a_session_that_began_without_a_message_takes_one_later(engine: En
     assert snapshot.messages[0].turn_id == "turn-1"
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_there_is_no_state_until_the_first_step_commits(engine: Engine):
     """Without a worker a started session is empty but readable."""
     sessions = AgentSessionClient(engine.backend, "Agent")
@@ -60,6 +61,7 @@ async def test_there_is_no_state_until_the_first_step_commits(engine: Engine):
     assert snapshot.usage.model_calls == 0
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_a_worker_that_comes_later_takes_the_session_up(engine: Engine):
     """What was started and sent without a worker is not lost."""
     client = AgentSessionClient(engine.backend, "Agent")
@@ -119,6 +121,7 @@ async def test_a_client_needs_only_the_flow_type(engine: Engine):
     await client.stop_session("s")
 
 
+@pytest.mark.pulling("two workers that listen need two addresses")
 async def test_each_flow_type_has_its_own_runner(engine: Engine):
     """Two agents share a store and a process without meeting."""
     first = await engine.serve(ScriptedRunner([["From A."]]), flow_type="A")
@@ -130,6 +133,7 @@ async def test_each_flow_type_has_its_own_runner(engine: Engine):
     assert texts(await second.get_agent_snapshot("b")) == ["Hi", "From B."]
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_a_flow_type_that_nobody_serves_waits(engine: Engine):
     """A worker leaves other flow types alone."""
     await engine.serve(ScriptedRunner([["Hello."]]), flow_type="A")
@@ -192,6 +196,7 @@ def test_a_flow_type_must_be_a_name(flow_type: str):
         client_table(flow_type)
 
 
+@pytest.mark.local("Dex's history has no failed attempts")
 async def test_a_clients_table_serves_nobody(engine: Engine):
     """A worker over it fails the session's first Step with an error that says what to serve."""
     worker = engine.backend.worker([client_table("Agent")], grace_seconds=0.0)

@@ -365,6 +365,7 @@ async def test_every_call_publishes_one_result_when_it_is_final(engine: Engine):
     assert (await step_history(sessions)).count("ResumeTurn-1") == 1
 
 
+@pytest.mark.local("signs of life come in real time on Dex")
 async def test_the_model_waits_for_every_result(engine: Engine):
     """Two of three are not enough."""
     gate, models = Gate(), []
@@ -388,6 +389,7 @@ async def test_the_model_waits_for_every_result(engine: Engine):
     assert models == [0, 3]
 
 
+@pytest.mark.local("signs of life come in real time on Dex")
 async def test_a_retry_comes_in_time_while_another_call_runs(engine: Engine):
     """The back-off of one call does not depend on how long its neighbour takes."""
     gate, flaky = Gate(), Flaky(1)
@@ -410,6 +412,7 @@ async def test_a_retry_comes_in_time_while_another_call_runs(engine: Engine):
 # Time
 
 
+@pytest.mark.local("signs of life come in real time on Dex")
 async def test_a_model_call_of_ten_minutes_lives(engine: Engine):
     """The session itself gives signs of life while a runner works."""
     gate, attempts = Gate(), []
@@ -428,6 +431,7 @@ async def test_a_model_call_of_ten_minutes_lives(engine: Engine):
     assert texts(await sessions.get_agent_snapshot("s")) == ["Think", "At last."]
 
 
+@pytest.mark.local("signs of life come in real time on Dex")
 async def test_a_model_call_has_fifteen_minutes(engine: Engine):
     """Then the attempt is cancelled and the next begins, until half an hour is used up."""
     began: list[float] = []
@@ -460,6 +464,7 @@ async def test_a_model_call_has_fifteen_minutes(engine: Engine):
     assert texts(await sessions.get_agent_snapshot("s")) == ["Think", "Well?", "Next."]
 
 
+@pytest.mark.local("signs of life come in real time on Dex")
 async def test_a_tool_has_two_hours(engine: Engine):
     """The row's own timeout ends a single attempt: its outcome is unknown."""
     cancelled = asyncio.Event()
@@ -496,6 +501,7 @@ async def test_a_late_result_of_a_timed_out_attempt_is_dropped(engine: Engine):
     assert await _is_settled(engine, sessions)
 
 
+@pytest.mark.local("it looks into the store")
 async def test_a_tool_sees_only_its_own_record(engine: Engine):
     """Its Step loads one instance, so parallel calls share nothing."""
     seen: list[Any] = []

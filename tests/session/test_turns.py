@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from dex_agents import (
     AgentStatus,
     AgentTurnContext,
@@ -371,6 +373,7 @@ async def test_messages_of_every_role_can_be_stored(engine: Engine):
     assert [message.role for message in stored] == list(MessageRole)
 
 
+@pytest.mark.local("on Dex a call needs a worker")
 async def test_an_answered_turn_survives_its_worker(engine: Engine):
     """What was stored by one worker is the next one's history."""
     runner = ScriptedRunner([["1."], ["2."]])
@@ -385,6 +388,7 @@ async def test_an_answered_turn_survives_its_worker(engine: Engine):
     assert texts(await sessions.get_agent_snapshot("s")) == ["a", "1.", "b", "2."]
 
 
+@pytest.mark.pulling("a listening worker that is not there costs an attempt")
 async def test_a_model_call_that_is_cut_off_by_its_workers_end_runs_again(engine: Engine):
     """The next worker makes it as the second attempt."""
     gate, attempts = Gate(), []
@@ -407,6 +411,7 @@ async def test_a_model_call_that_is_cut_off_by_its_workers_end_runs_again(engine
     assert texts(await sessions.get_agent_snapshot("s")) == ["a", "Done."]
 
 
+@pytest.mark.pulling("a listening worker that is not there costs an attempt")
 async def test_a_once_only_tool_that_is_cut_off_never_runs_again(engine: Engine):
     """Its outcome is unknown, and the model is told so."""
     tool = Blocked()
@@ -444,6 +449,7 @@ async def test_a_retry_that_is_due_later_wakes_the_next_worker_in_virtual_time(e
     assert texts(await sessions.get_agent_snapshot("s")) == ["a", "Done."]
 
 
+@pytest.mark.pulling("a listening worker that is not there costs an attempt")
 async def test_a_worker_that_follows_at_once_takes_over_what_is_due(engine: Engine):
     """The first one's end frees its sessions before a second one looks for work."""
     tool = Blocked()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +81,10 @@ class Attempts:
             if running is not None:
                 running.cancel()
 
+    def running(self) -> list[tuple[str, str, int]]:
+        """Return the run, the execution and the number of every attempt under way."""
+        return list(self._tasks)
+
     async def close(self) -> None:
         """Cancel every attempt, and begin no more."""
         self._is_closed = True
@@ -118,7 +121,7 @@ class Attempts:
         options = self._flows.machine.options(execution)
         is_wait = execution.phase is Phase.WAIT_FOR
         timeout = options.wait_for_timeout if is_wait else options.execute_timeout
-        watch = Watch(timeout, options.heartbeat_timeout)
+        watch = Watch(self._flows.clock, timeout, options.heartbeat_timeout)
         request = step_request(run, execution, options)
         request.context.CopyFrom(call_context(run, execution))
         task = WorkerTask(
@@ -176,7 +179,7 @@ class Attempts:
     def _wait_returned(self, run: Run, execution: Execution, response: Any) -> WaitReturned:
         has_condition = response.HasField("waiting_condition")
         condition = response.waiting_condition if has_condition else None
-        wait = stored_wait(condition, time.time(), self._flows.scale)
+        wait = stored_wait(condition, self._flows.clock.now(), self._flows.scale)
         event = WaitReturned(execution.id, execution.attempt, wait, writes_of(run, response))
         if execution.id in run.state.executions:
             note = run.note(execution.id)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
+from functools import partial
 
 from dex.dexpb import dex_pb2 as pb
 
+from dex_agents.executor import Clock
 from dex_agents.machine import (
     Begin,
     Effect,
@@ -52,10 +52,12 @@ class Flows:
     Args:
         scale: What delays of Timers, retries, heartbeats and flow timeouts are multiplied by.
         storage: Where runs outlive the process; None for nowhere.
+        clock: What flows take for the time.
     """
 
-    def __init__(self, scale: float = 1.0, storage: Storage | None = None) -> None:
+    def __init__(self, scale: float, storage: Storage | None, clock: Clock) -> None:
         self.scale = scale
+        self.clock = clock
         self.machine = Machine(WireRules())
         self.perform: Callable[[Run, Effect], None] = lambda _run, _effect: None
         self._storage = storage
@@ -108,7 +110,7 @@ class Flows:
             raise already_started(request.flow_id)
         if runs and runs[-1].is_running:
             self.close(runs[-1], pb.FlowResult(flow_status=pb.FLOW_STATUS_TERMINATED))
-        run = new_run(request, self.scale)
+        run = new_run(request, self.scale, self.clock.now())
         runs.append(run)
         self.apply(run, started_event(request, self.scale), started_payload(run))
         await self.settled()
@@ -126,7 +128,7 @@ class Flows:
             event: What happened.
             payload: What the history is to say of it.
         """
-        transition = self.machine.apply(run.state, event, time.time(), _UNLIMITED)
+        transition = self.machine.apply(run.state, event, self.clock.now(), _UNLIMITED)
         changes = transition.changes
         run.follow(changes)
         self._note_end(run, transition)
@@ -190,12 +192,11 @@ class Flows:
         if run.record.timeout_at is not None:
             due.append(run.record.timeout_at)
         if due:
-            delay = max(min(due) - time.time(), 0.0)
-            run.alarm = asyncio.get_running_loop().call_later(delay, self._ring, run)
+            run.alarm = self.clock.call_at(min(due), partial(self._ring, run))
 
     def _ring(self, run: Run) -> None:
         timeout_at = run.record.timeout_at
-        if timeout_at is not None and timeout_at <= time.time():
+        if timeout_at is not None and timeout_at <= self.clock.now():
             run.record.timeout_at = None
             self._time_out(run)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dex.dexpb import dex_pb2 as pb
 
+from dex_agents.executor import SystemClock
 from dex_agents.machine import RpcReturned
 from dex_agents_dex.emulator.calls import rpc_request
 from dex_agents_dex.emulator.decisions import movements_of, writes_of
@@ -83,7 +84,11 @@ class Rpcs:
         return pb.InvokeRPCResponse(output=response.output)
 
     async def _call(self, run: Run, wire: pb.InvokeRPCRequest) -> Outcome:
-        watch = Watch(min(wire.timeout_seconds or _LONGEST_SECONDS, _LONGEST_SECONDS), float("inf"))
+        watch = Watch(
+            SystemClock(),
+            min(wire.timeout_seconds or _LONGEST_SECONDS, _LONGEST_SECONDS),
+            float("inf"),
+        )
         task = WorkerTask(
             kind="rpc",
             request=rpc_request(run, wire),

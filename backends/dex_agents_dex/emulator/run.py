@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from dex.dexpb import dex_pb2 as pb
 from msgspec import Struct, field
 
-from dex_agents.executor import ChangeSignal
+from dex_agents.executor import Alarm, ChangeSignal
 from dex_agents.machine import Changes, FlowState
 from dex_agents_dex.emulator.envelope import unpack, unwrap
 
@@ -72,7 +71,7 @@ class Run:
         self.ended: set[str] = set()
         self.snapshots: dict[str, Any] = {}
         self.changed = ChangeSignal()
-        self.alarm: asyncio.TimerHandle | None = None
+        self.alarm: Alarm | None = None
 
     @property
     def is_running(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import grpc
 from dex.dexpb import dex_pb2 as pb
 
+from dex_agents.executor import Clock, SystemClock, VirtualClock
 from dex_agents_dex.emulator.attempts import Attempts
 from dex_agents_dex.emulator.dispatch import Dispatcher
 from dex_agents_dex.emulator.dispatch_listening import ListeningDispatcher
@@ -42,6 +43,8 @@ class DexEmulator:
             What handlers can see of time, such as method timeouts, is never scaled.
         dispatch_wait: How many seconds a task waits for a pull worker.
         longest_poll: How many seconds a waiting call is held at most.
+        clock: What flows take for the time, None for the system's. With a `VirtualClock`
+            a test moves it; what is under way is waited for in real time.
 
     Raises:
         ValueError: The host is no loopback address, or the store is no SQLite file.
@@ -56,15 +59,19 @@ class DexEmulator:
         time_scale: float = 1.0,
         dispatch_wait: float = 10.0,
         longest_poll: float = 60.0,
+        clock: Clock | None = None,
     ) -> None:
         self._host = require_loopback(host)
         self._port = port
         self._listening = ListeningDispatcher()
         self._pull = PullDispatcher(dispatch_wait)
-        self._flows = Flows(time_scale, Storage(store) if store else None)
+        clock = clock or SystemClock()
+        self._flows = Flows(time_scale, Storage(store) if store else None, clock)
         streams = Streams()
         self._attempts = Attempts(self._flows, self._dispatcher, streams)
         self._flows.perform = self._attempts.perform
+        if isinstance(clock, VirtualClock):
+            clock.running = self._attempts.running
         rpcs = Rpcs(self._flows, self._dispatcher)
         self._service = FlowService(self._flows, rpcs, streams, longest_poll)
         self._server: Any = None

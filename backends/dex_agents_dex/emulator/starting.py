@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 
 from dex.dexpb import dex_pb2 as pb
@@ -63,7 +62,7 @@ def may_reuse(policy: pb.IdReusePolicy, last: Run) -> bool:
     return policy == pb.ID_REUSE_POLICY_ALLOW_IF_PREVIOUS_EXISTS_ABNORMALLY and is_abnormal
 
 
-def new_run(request: pb.StartFlowRequest, scale: float) -> Run:
+def new_run(request: pb.StartFlowRequest, scale: float, now: float) -> Run:
     """Return a run that has not started."""
     run_id = str(uuid.uuid4())
     seconds = request.flow_timeout_seconds
@@ -74,7 +73,7 @@ def new_run(request: pb.StartFlowRequest, scale: float) -> Run:
         flow_type=request.flow_type,
         config=pack(request.flow_start_options.flow_config_override),
         request=pack(request),
-        timeout_at=time.time() + seconds * scale if seconds else None,
+        timeout_at=now + seconds * scale if seconds else None,
     )
     return Run(record, FlowState.absent(run_id))
 

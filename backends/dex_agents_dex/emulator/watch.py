@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
+from dex_agents.executor import Clock
 from dex_agents_dex.emulator.dispatch import (
     Dispatcher,
     Outcome,
@@ -17,9 +17,16 @@ __all__ = ("Watch", "watched")
 
 
 class Watch:
-    """When a call began and last gave a sign of life."""
+    """When a call began and last gave a sign of life.
 
-    def __init__(self, timeout: float, heartbeat: float) -> None:
+    Args:
+        clock: What is gone by.
+        timeout: Seconds that the whole call may take.
+        heartbeat: Seconds without a sign of life after which it counts as dead.
+    """
+
+    def __init__(self, clock: Clock, timeout: float, heartbeat: float) -> None:
+        self.clock = clock
         self._timeout = timeout
         self._heartbeat = heartbeat
         self._begun_at: float | None = None
@@ -28,25 +35,24 @@ class Watch:
 
     def begin(self) -> None:
         """Start counting, with every worker that gets the task anew."""
-        self._begun_at = self._alive_at = time.monotonic()
+        self._begun_at = self._alive_at = self.clock.now()
         if not self.begun.done():
             self.begun.set_result(None)
 
     def beat(self) -> None:
         """Record a sign of life."""
-        self._alive_at = time.monotonic()
+        self._alive_at = self.clock.now()
 
-    def left(self) -> float | None:
-        """Return the seconds until the call counts as dead; None before it began."""
+    def end(self) -> float | None:
+        """Return when the call counts as dead; None before it began."""
         if self._begun_at is None:
             return None
-        end = min(self._begun_at + self._timeout, self._alive_at + self._heartbeat)
-        return end - time.monotonic()
+        return min(self._begun_at + self._timeout, self._alive_at + self._heartbeat)
 
     def failure(self) -> WorkerFailed:
         """Return why the call counts as dead."""
         assert self._begun_at is not None
-        if time.monotonic() >= self._begun_at + self._timeout:
+        if self.clock.now() >= self._begun_at + self._timeout:
             detail = f"The method took longer than {self._timeout:g} s."
             return WorkerFailed(detail, "StartToClose")
         return WorkerFailed(f"No heartbeat came for {self._heartbeat:g} s.", "Heartbeat")
@@ -62,15 +68,27 @@ async def watched(dispatcher: Dispatcher, task: WorkerTask, watch: Watch) -> Out
     call = asyncio.ensure_future(dispatcher.invoke(task))
     try:
         while not call.done():
-            left = watch.left()
-            if left is not None and left <= 0:
+            end = watch.end()
+            if end is None:  # nothing but the dispatch itself ends a call that has not begun
+                await asyncio.wait({call, watch.begun}, return_when=asyncio.FIRST_COMPLETED)
+            elif watch.clock.now() >= end:
                 raise watch.failure()
-            # Before it has begun, nothing but the dispatch itself ends a call.
-            awaited = {call, watch.begun} if left is None else {call}
-            await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await _until(call, watch.clock, end)
         outcome = call.result()
         require_fitting(f"{task.kind} result", outcome.response)
         return outcome
     finally:
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
+
+
+async def _until(call: asyncio.Future[Outcome], clock: Clock, end: float) -> None:
+    """Wait for a call, or for a time."""
+    is_over = asyncio.Event()
+    call.add_done_callback(lambda _: is_over.set())
+    alarm = clock.call_at(end, is_over.set)
+    try:
+        await is_over.wait()
+    finally:
+        alarm.cancel()

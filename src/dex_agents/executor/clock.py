@@ -80,7 +80,7 @@ class VirtualClock:
     Attributes:
         running: Returns what is at work that the event loop cannot see the end of,
             such as a handler that waits for a thread. It is waited for in real time.
-        patience: For how many real seconds, before virtual time moves on without it.
+        patience: For how many real seconds without a change, before virtual time moves on.
     """
 
     _QUIET_ROUNDS = 50  # loop rounds without any arranged call after which all is settled
@@ -113,6 +113,7 @@ class VirtualClock:
             seconds: 0 only lets what is due now happen.
         """
         target = self._now + seconds
+        self._hanging.clear()  # whoever hung before may have been let go
         await self._settle()
         while self._alarms and self._alarms[0][0] <= target:
             when, _, alarm = heapq.heappop(self._alarms)
@@ -126,9 +127,12 @@ class VirtualClock:
     async def _settle(self) -> None:
         """Let the event loop run until nothing moves, and wait once for whatever really waits."""
         await self._quiet()
-        patience = time.monotonic() + self.patience
+        before: set[Hashable] = set()
+        patience = 0.0
         while waiting := {*self.running()} - self._hanging:
-            if time.monotonic() > patience:
+            if waiting != before:
+                before, patience = waiting, time.monotonic() + self.patience
+            elif time.monotonic() > patience:
                 self._hanging |= waiting
             await asyncio.sleep(_LOOK_SECONDS)
             await self._quiet()
