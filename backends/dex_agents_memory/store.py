@@ -124,14 +124,14 @@ class MemoryStore:
         flow = self._flows.setdefault(commit.flow_id, _Flow())
         version = flow.header.version if flow.header is not None else 0
         is_new = version == 0
-        if commit.changes.header.version != version + 1 or not (
-            is_new or flow.owner == commit.owner
-        ):
-            commit.done(CommitConflict())
+        is_owner = is_new or flow.owner == commit.owner
+        is_next = commit.changes.header.version == version + 1
+        if commit.lineage.is_broken or not is_next or not is_owner:
+            commit.finish(CommitConflict())
             return
         flow.owner = commit.owner
         self._write(flow, commit.changes)
-        commit.done(None)
+        commit.finish(None)
 
     def transact(self, flow_id: str, transact: Transact, done: Done) -> None:
         """Change a flow that no worker of this store has in memory."""
@@ -185,6 +185,15 @@ class MemoryStore:
                 self._flows[flow_id].owner = worker
                 claimed.append(flow_id)
         done(claimed)
+
+    def unclaimed(self) -> frozenset[str]:
+        """Return the flows that need a worker now and that no living worker owns."""
+        now = self.clock.now()
+        return frozenset(
+            flow_id
+            for flow_id, wake_at in self._waking.items()
+            if wake_at <= now and self._flows[flow_id].owner not in self._workers
+        )
 
     def owned_versions(self, worker: str, flow_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of these flows, as far as the worker owns them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -15,9 +16,10 @@ from dex_agents.errors import (
     StoreNewerError,
     StoreUnavailableError,
 )
+from dex_agents_sqlite.files import OpenFiles, identity
 from dex_agents_sqlite.sql import SCHEMA
 
-__all__ = ("SCHEMA_VERSION", "connect", "prepare", "translated")
+__all__ = ("SCHEMA_VERSION", "connect", "connect_twice", "prepare", "translated")
 
 APPLICATION_ID = 0x44455841  # "DEXA"
 SCHEMA_VERSION = 1
@@ -122,6 +124,26 @@ def connect(path: Path) -> apsw.Connection:
     except apsw.Error as error:
         raise translated(path, error) from error
     return connection
+
+
+def connect_twice(path: Path) -> tuple[apsw.Connection, apsw.Connection, OpenFiles]:
+    """Return two connections to one prepared store, and the watch over its files.
+
+    Raises:
+        StoreError: The file cannot be used, or was replaced meanwhile.
+    """
+    before = identity(str(path))
+    with ExitStack() as undo:
+        first = connect(path)
+        undo.callback(first.close)
+        second = connect(path)
+        undo.callback(second.close)
+        files = OpenFiles(path, first.filename)
+        # The same before and after: then both connections opened this very file.
+        if before is None or files.main != before:
+            raise StoreUnavailableError(str(path), "it was replaced while it was being opened")
+        undo.pop_all()
+    return first, second, files
 
 
 def translated(path: Path, error: BaseException) -> StoreError:

@@ -79,6 +79,11 @@ WHERE wake_at <= :now
   AND (owner IS NULL OR owner NOT IN (SELECT worker FROM worker WHERE lease_until > :now))
 ORDER BY wake_at LIMIT :limit
 
+-- name: find_unclaimed_flows
+SELECT flow_id FROM flow
+WHERE wake_at <= :now
+  AND (owner IS NULL OR owner NOT IN (SELECT worker FROM worker WHERE lease_until > :now))
+
 -- name: claim_flow
 -- The new version fences off whatever the former owner still wants to write.
 UPDATE flow SET owner = :worker, version = version + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -21,7 +21,7 @@ from dex_agents.executor import (
     Transact,
 )
 from dex_agents.machine import FlowHeader, FlowState, HistoryEntry
-from dex_agents_sqlite.connection import connect, prepare, translated
+from dex_agents_sqlite.connection import connect_twice, prepare, translated
 from dex_agents_sqlite.rows import (
     SqliteAttributes,
     load_state,
@@ -38,6 +38,7 @@ __all__ = ("SqliteStore",)
 _BUSY_POLL_SECONDS = 0.003
 _IDLE_POLL_SECONDS = 0.02
 _BUSY_FOR_SECONDS = 1.0
+_FILES_POLL_SECONDS = 1.0
 
 
 class SqliteStore:
@@ -59,15 +60,15 @@ class SqliteStore:
         self._poll: asyncio.TimerHandle | None = None
         self._data_version: int | None = None
         self._changed_at = 0.0
+        self._files_due_at = 0.0
 
     # Life
 
     async def open(self) -> None:
         """Open or create the file."""
         prepare(self._path)
-        self._reader = connect(self._path)
-        self._writes = connect(self._path)
-        self._writer = Writer(self._path, self._writes, self.changed.notify)
+        self._reader, self._writes, self._files = connect_twice(self._path)
+        self._writer = Writer(self._path, self._writes, self._files, self.changed.notify)
         self._streams = StreamBuffer(self._writer)
         self._is_open = True
         self._look()
@@ -85,6 +86,10 @@ class SqliteStore:
     def _look(self) -> None:
         """Notice commits of other processes; SQLite tells by a number in shared memory."""
         loop = asyncio.get_running_loop()
+        if self._is_lost(loop.time()):
+            self.changed.notify()  # whoever follows or serves reads now, and is told
+            self.changed_elsewhere.notify()
+            return
         try:
             version = self._writer.data_version()
         except apsw.Error:
@@ -98,10 +103,19 @@ class SqliteStore:
         delay = _BUSY_POLL_SECONDS if is_busy else _IDLE_POLL_SECONDS
         self._poll = loop.call_later(delay, self._look)
 
+    def _is_lost(self, now: float) -> bool:
+        """Look now and then whether the files are still there; every commit looks by itself."""
+        if now >= self._files_due_at:
+            self._files_due_at = now + _FILES_POLL_SECONDS
+            with suppress(StoreUnavailableError):
+                self._files.look_at_all()
+        return self._files.is_lost
+
     @property
     def _reads(self) -> apsw.Connection:
         if not self._is_open:
             raise StoreUnavailableError(str(self._path), "it is not open; use 'async with'")
+        self._files.require()
         return self._reader
 
     # Reading
@@ -160,10 +174,12 @@ class SqliteStore:
         """Queue the changes of an owned flow."""
 
         def write(connection: apsw.Connection) -> None:
-            if not write_changes(connection, commit.changes, commit.owner):
+            is_broken = commit.lineage.is_broken
+            if is_broken or not write_changes(connection, commit.changes, commit.owner):
+                commit.lineage.is_broken = True  # before the next one of this group is written
                 raise CommitConflict
 
-        self._add(write, commit.done)
+        self._add(write, commit.finish)
 
     def transact(self, flow_id: str, transact: Transact, done: Done) -> None:
         """Queue a change that is decided inside the transaction, on the newest state."""
@@ -220,6 +236,12 @@ class SqliteStore:
         }
         with self.snapshot():
             return [row[0] for row in self._reads.execute(QUERIES["find_due_flows"], names)]
+
+    def unclaimed(self) -> frozenset[str]:
+        """Return the flows that need a worker now and that no living worker owns."""
+        with self.snapshot():
+            rows = self._reads.execute(QUERIES["find_unclaimed_flows"], {"now": self.clock.now()})
+            return frozenset(row[0] for row in rows)
 
     def owned_versions(self, worker: str, flow_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of these flows, as far as the worker owns them, and of due ones."""

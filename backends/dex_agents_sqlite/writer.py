@@ -21,6 +21,7 @@ import apsw
 from dex_agents.errors import StoreError
 from dex_agents.executor import Done
 from dex_agents_sqlite.connection import translated
+from dex_agents_sqlite.files import OpenFiles
 
 __all__ = ("Operation", "Writer")
 
@@ -54,14 +55,20 @@ class Writer:
     Args:
         path: The store's file.
         connection: Used by this writer alone.
+        files: Looked at before a group is written, and again before it counts as durable.
         committed: Called after each group.
     """
 
     def __init__(
-        self, path: Path, connection: apsw.Connection, committed: Callable[[], None]
+        self,
+        path: Path,
+        connection: apsw.Connection,
+        files: OpenFiles,
+        committed: Callable[[], None],
     ) -> None:
         self._path = path
         self._connection = connection
+        self._files = files
         self._committed = committed
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "dex-agents-commit")
@@ -96,11 +103,12 @@ class Writer:
     def _begin(self) -> None:
         self._is_scheduled = False
         try:
+            self._files.look()
             self._connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError as error:
             self._wait_for_lock(error)
             return
-        except apsw.Error as error:
+        except (apsw.Error, StoreError) as error:
             self._finish(self._take(), translated(self._path, error))
             return
         self._locked_since = None
@@ -171,8 +179,16 @@ class Writer:
             self._roll_back()
             self._fail(group, error)
         else:
-            self._finish(group, None)
+            self._finish(group, self._loss())
             self._committed()
+
+    def _loss(self) -> StoreError | None:
+        """Return why what was committed is lost all the same: the file went away under it."""
+        try:
+            self._files.look()
+        except StoreError as error:
+            return error
+        return None
 
     def _roll_back(self) -> None:
         try:

@@ -43,7 +43,13 @@ class Capability(StrEnum):
 
 
 class FlowSummary(Struct, frozen=True):
-    """What there is to say about a flow at a glance. Times are seconds since 1970."""
+    """What there is to say about a flow at a glance. Times are seconds since 1970.
+
+    Attributes:
+        failure: Why it failed, or the reason that it was stopped for.
+        waits_for_worker: Whether it needs a worker now, and no living one has taken
+            it up. False where the engine does not tell.
+    """
 
     flow_id: str
     flow_type: str
@@ -51,6 +57,7 @@ class FlowSummary(Struct, frozen=True):
     started_at: float
     closed_at: float | None = None
     failure: str | None = None
+    waits_for_worker: bool = False
 
 
 class StepHistoryEntry(Struct, frozen=True):

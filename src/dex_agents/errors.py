@@ -122,9 +122,10 @@ class FlowNotActiveError(DexAgentsError):
 class StaleAttemptError(DexAgentsError):
     """A result came from an attempt that is no longer the current one, and was refused."""
 
-    def __init__(self, step_execution_id: str, attempt: int) -> None:
+    def __init__(self, step_execution_id: str, attempt: int | None = None) -> None:
+        which = "An attempt" if attempt is None else f"Attempt {attempt}"
         super().__init__(
-            f"Attempt {attempt} of {step_execution_id} is no longer the current one. "
+            f"{which} of {step_execution_id} is no longer the current one. "
             "Its result was refused and changed nothing."
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 from dex.dexpb import dex_pb2 as pb
 from msgspec import Struct, field
 
-from dex_agents.executor import Alarm, ChangeSignal
+from dex_agents.executor import Alarm, ChangeSignal, Lineage
 from dex_agents.machine import Changes, FlowState
 from dex_agents_dex.emulator.envelope import unpack, unwrap
 
@@ -60,6 +60,7 @@ class Run:
         ended: The executions that completed or were cancelled.
         snapshots: The request of a call under way, which its retries repeat.
         changed: Notified after every transition.
+        lineage: What its stored transitions follow.
     """
 
     def __init__(self, record: RunRecord, state: FlowState) -> None:
@@ -71,6 +72,7 @@ class Run:
         self.ended: set[str] = set()
         self.snapshots: dict[str, Any] = {}
         self.changed = ChangeSignal()
+        self.lineage = Lineage()
         self.alarm: Alarm | None = None
 
     @property

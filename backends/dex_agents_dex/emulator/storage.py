@@ -77,7 +77,13 @@ class Storage:
         durable = asyncio.get_running_loop().create_future()
         self._last = durable
         self._store.commit(
-            Commit(run.record.run_id, _OWNER, changes, lambda error: _end(durable, error))
+            Commit(
+                run.record.run_id,
+                _OWNER,
+                changes,
+                run.lineage,
+                lambda error: _end(durable, error),
+            )
         )
 
     async def settled(self) -> None:

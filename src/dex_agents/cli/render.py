@@ -20,6 +20,7 @@ __all__ = (
     "as_text",
     "clock_time",
     "console",
+    "counted",
     "error_console",
     "print_fields",
     "print_json",
@@ -33,13 +34,22 @@ __all__ = (
 _PLAIN_WIDTH = 100
 """The width where no terminal says another."""
 
-_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
-del _VISIBLE[ord("\n")], _VISIBLE[ord("\t")]
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""They turn the direction of what follows, so that a text can look like another."""
+_UNSEEN = {
+    code: f"\\u{code:04x}" for code in (*range(127, 160), 0x2028, 0x2029, *_DIRECTIONS, 0xFEFF)
+}
+_VISIBLE = {**{code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}, **_UNSEEN}
 
 
 def printable(text: str) -> str:
-    """Return text in which control characters are visible, so that none reaches a terminal."""
+    """Return text whose control characters are visible: none reaches a terminal as such."""
     return text.translate(_VISIBLE)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 message`` or ``2 messages``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def shortened(text: str, length: int = 200) -> str:
@@ -54,8 +64,8 @@ def as_text(value: Any) -> str:
 
 
 def clock_time(at: float) -> str:
-    """Return a time in the local zone."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """Return a time in the local zone, with its offset."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
 
 
 def seconds(length: float) -> str:
@@ -85,8 +95,8 @@ def print_line(text: str = "", style: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    click.echo(encode(value))
+    """Print a value as one line of JSON, in which control characters are escaped."""
+    click.echo(encode(value).decode().translate(_UNSEEN))
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dex_agents.backend import StepHistoryEntry
 from dex_agents.records import AgentEvent, AgentEventType
 
-__all__ = ("StepRow", "describe_steps")
+__all__ = ("StepRow", "describe_steps", "error_text", "retries", "with_type")
 
 _WAITED = "step_wait_for_completed"
 _LOST = "step_attempt_failed"
@@ -25,6 +25,7 @@ class StepRow(Struct, frozen=True):
         what: The tool that it called, or what else it did.
         attempts: How many there were.
         outcome: What became of it.
+        scheduled_at: When it was scheduled; it may have waited since, or run more than once.
         begun_at: When its last attempt began.
         ended_at: When that was committed.
     """
@@ -33,8 +34,14 @@ class StepRow(Struct, frozen=True):
     what: str
     attempts: int
     outcome: str
+    scheduled_at: float
     begun_at: float
     ended_at: float
+
+    @property
+    def length(self) -> float:
+        """How long it took in all, its waiting and every attempt included."""
+        return self.ended_at - self.scheduled_at
 
 
 def describe_steps(
@@ -49,10 +56,36 @@ def describe_steps(
             interrupts[event.payload["interrupt_id"]] = event.payload["tool_name"]
     lines: dict[str, list[StepHistoryEntry]] = {}
     for entry in history:
-        if entry.step_execution_id and entry.event_type != _WAITED:
+        if entry.step_execution_id:
             lines.setdefault(entry.step_execution_id, []).append(entry)
-    rows = [_row(entries, told.get(name, []), interrupts) for name, entries in lines.items()]
+    rows = [
+        _row(entries, told.get(name, []), interrupts)
+        for name, entries in lines.items()
+        if entries[-1].event_type != _WAITED
+    ]
     return sorted(rows, key=lambda row: row.ended_at)
+
+
+def error_text(entry: StepHistoryEntry) -> str:
+    """Return an error with its type, as Python prints it: some messages mean little alone."""
+    kind = (entry.error_type or "").rpartition(".")[2]
+    return f"{kind}: {entry.error}" if kind and entry.error != kind else entry.error or ""
+
+
+def with_type(error: str, history: Iterable[StepHistoryEntry]) -> str:
+    """Return an error's message with the type that the history has for it."""
+    return next((error_text(each) for each in reversed([*history]) if each.error == error), error)
+
+
+def retries(history: Iterable[StepHistoryEntry]) -> list[str]:
+    """Return what is tried again: which Step, its attempt, and how the one before has failed."""
+    last = {each.step_execution_id: each for each in history if each.step_execution_id}
+    return [
+        f"{name}, attempt {each.final_attempt + 1}; "
+        f"attempt {each.final_attempt} failed: {error_text(each)}"
+        for name, each in last.items()
+        if each.event_type == _LOST
+    ]
 
 
 def _row(
@@ -67,6 +100,7 @@ def _row(
         what=facts.get("what", _WHAT.get(last.step_type, "")),
         attempts=last.final_attempt,
         outcome="; ".join([facts.get("outcome", ended), *failures]),
+        scheduled_at=min(entry.scheduled_at for entry in entries),
         begun_at=last.begun_at,
         ended_at=last.at,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ __all__ = (
     "optional_store_option",
     "require_shared",
     "store_option",
+    "typed_command",
 )
 
 DEFAULT_STORE = "sqlite:///dex-agents.db"
@@ -69,6 +72,12 @@ def optional_store_option(function: Command) -> Command:
     return click.option(
         "--store", metavar="URL", callback=_chosen_or_none, help="Where sessions are kept."
     )(function)
+
+
+def typed_command(store: str, *words: str) -> str:
+    """Return a command as a person types it to work on this store."""
+    option = () if store == os.environ.get(STORE_VARIABLE, DEFAULT_STORE) else ("--store", store)
+    return shlex.join(("dex-agents", *option, *words))
 
 
 def named_backend(url: str) -> Backend:

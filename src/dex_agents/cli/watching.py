@@ -23,6 +23,7 @@ from dex_agents.cli.render import (
     shortened,
 )
 from dex_agents.cli.sessions import json_option
+from dex_agents.cli.steps import error_text
 from dex_agents.cli.stores import open_session, store_option
 from dex_agents.client import FollowedEvent
 from dex_agents.records import AgentEventType
@@ -142,10 +143,4 @@ def _history_row(entry: StepHistoryEntry) -> tuple[str, ...]:
     attempt = str(entry.final_attempt) if entry.final_attempt else ""
     took = seconds(entry.at - entry.begun_at) if entry.begun_at else ""
     what = entry.event_type.removeprefix("step_").removeprefix("execute_").replace("_", " ")
-    return clock_time(entry.at), name, attempt, what, took, _error(entry)
-
-
-def _error(entry: StepHistoryEntry) -> str:
-    """Return an error with its type, as Python prints it: some messages mean little alone."""
-    kind = (entry.error_type or "").rpartition(".")[2]
-    return f"{kind}: {entry.error}" if kind and entry.error != kind else entry.error or ""
+    return clock_time(entry.at), name, attempt, what, took, error_text(entry)

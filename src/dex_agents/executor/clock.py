@@ -89,6 +89,7 @@ class VirtualClock:
         self._now = start
         self._alarms: list[tuple[float, int, _VirtualAlarm]] = []
         self._order = itertools.count()
+        self._seen_at: dict[Hashable, float] = {}
         self._hanging: set[Hashable] = set()
         self.running: Callable[[], Iterable[Hashable]] = tuple
         self.patience = 1.0
@@ -102,6 +103,11 @@ class VirtualClock:
         alarm = _VirtualAlarm(callback)
         heapq.heappush(self._alarms, (when, next(self._order), alarm))
         return alarm
+
+    def real_seconds(self) -> dict[Hashable, float]:
+        """Return for how many real seconds, at least, each of what is running has been at it."""
+        now = time.monotonic()
+        return {each: now - self._seen_at.get(each, now) for each in self.running()}
 
     async def advance(self, seconds: float) -> None:
         """Let this much time pass at once; everything that becomes due happens in order.
@@ -129,14 +135,19 @@ class VirtualClock:
         await self._quiet()
         before: set[Hashable] = set()
         patience = 0.0
-        while waiting := {*self.running()} - self._hanging:
+        while waiting := self._running_now() - self._hanging:
             if waiting != before:
                 before, patience = waiting, time.monotonic() + self.patience
             elif time.monotonic() > patience:
                 self._hanging |= waiting
             await asyncio.sleep(_LOOK_SECONDS)
             await self._quiet()
-        self._hanging &= {*self.running()}
+        self._hanging &= self._running_now()
+
+    def _running_now(self) -> set[Hashable]:
+        now = time.monotonic()
+        self._seen_at = {each: self._seen_at.get(each, now) for each in self.running()}
+        return {*self._seen_at}
 
     async def _quiet(self) -> None:
         for _ in range(self._QUIET_ROUNDS):

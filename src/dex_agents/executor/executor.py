@@ -81,6 +81,7 @@ class Executor:
         self._context.run(telemetry.clear)
         self._watchdog = Watchdog(store.clock)
         self._alarm: Alarm | None = None
+        self._store_trouble: str | None = None
         self._ended = asyncio.Event()
 
     # Life
@@ -153,8 +154,9 @@ class Executor:
             self._follow_changes()
             self.look()
             self._set_alarm()
+            self._store_trouble = None
         except StoreError as error:
-            self._telemetry.warn(names.STORE_UNAVAILABLE, error=str(error))
+            self._warn_of_store(error)
         except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
             context = {"message": "A dex-agents worker met a fault", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
@@ -305,7 +307,14 @@ class Executor:
 
     def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
         """Log that the store could not take a commit."""
-        self._telemetry.warn(names.STORE_UNAVAILABLE, session_id=handle.flow_id, error=str(error))
+        self._warn_of_store(error, session_id=handle.flow_id)
+
+    def _warn_of_store(self, error: StoreError, **data: str) -> None:
+        """Log what is wrong with the store once, not with every session and every new try."""
+        trouble = str(error)
+        if trouble != self._store_trouble:
+            self._store_trouble = trouble
+            self._telemetry.warn(names.STORE_UNAVAILABLE, error=trouble, **data)
 
     def drop(self, handle: FlowHandle) -> None:
         """Forget a flow that this worker no longer owns."""

@@ -22,7 +22,7 @@ from dex_agents.errors import DexAgentsError, StaleAttemptError, StoreError
 from dex_agents.executor.attempt import Attempt
 from dex_agents.executor.attributes import Attributes
 from dex_agents.executor.clock import Alarm
-from dex_agents.executor.store import Commit, CommitConflict, Store
+from dex_agents.executor.store import Commit, CommitConflict, Lineage, Store
 from dex_agents.machine import (
     AttemptAbandoned,
     Begin,
@@ -140,6 +140,7 @@ class FlowHandle:
         self.state = state
         self.durable_version = state.header.version
         self.attributes = Attributes(owner.store.reader(self.flow_id))
+        self._lineage = Lineage()
         self.attempts: dict[str, Attempt] = {}
         self._entries: deque[_Entry] = deque()
         self._in_store = 0
@@ -237,6 +238,7 @@ class FlowHandle:
                 self.flow_id,
                 self._owner.worker,
                 transition.changes,
+                self._lineage,
                 partial(self._committed, entry),
             )
         )
@@ -253,7 +255,7 @@ class FlowHandle:
             self._refusals = 0
             self._perform(entry)
             return
-        # Whatever was queued behind a refused commit is refused too: wait for all of it.
+        # Whatever was queued behind it is of the same lineage, and refused too: wait for it.
         self._is_behind = True
         self._refusal = self._refusal or error
         if not self._in_store:
@@ -351,6 +353,7 @@ class FlowHandle:
         self.state = state
         self.durable_version = state.header.version
         self.attributes = Attributes(self._store.reader(self.flow_id))
+        self._lineage = Lineage()
         for attempt in list(self.attempts.values()):
             execution = state.executions.get(attempt.execution.id)
             if execution is None or execution.attempt != attempt.execution.attempt:
@@ -372,7 +375,7 @@ class FlowHandle:
         self._owner.drop(self)
         for entry in entries:
             if not entry.refuse(CommitConflict()):
-                self._owner.refused(self, StaleAttemptError(entry.subject or self.flow_id, 0))
+                self._owner.refused(self, StaleAttemptError(entry.subject or self.flow_id))
 
     def close(self) -> None:
         """Stop every attempt here, without reporting; the store stays as it is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -195,18 +195,18 @@ class LocalBackend:
 
     async def describe_flow(self, flow_id: str) -> FlowSummary:
         """Return a flow's summary."""
-        header = self._store.header(flow_id)
-        if header is None:
-            raise FlowNotFoundError(flow_id)
-        return _summary(header)
+        with self._store.snapshot():
+            return _summary(self._require_header(flow_id), self._store.unclaimed())
 
     async def list_flows(self) -> Sequence[FlowSummary]:
         """Return every flow, oldest first."""
-        return [_summary(header) for header in self._store.headers()]
+        with self._store.snapshot():
+            unclaimed = self._store.unclaimed()
+            return [_summary(header, unclaimed) for header in self._store.headers()]
 
     async def read_history(self, flow_id: str) -> Sequence[StepHistoryEntry]:
         """Return a flow's history, oldest first."""
-        await self.describe_flow(flow_id)
+        self._require_header(flow_id)
         return [_history_entry(entry) for entry in self._store.history(flow_id)]
 
     async def read_stream(
@@ -257,7 +257,7 @@ def _position(position: str | None) -> int:
         raise StreamPositionError(position or "") from error
 
 
-def _summary(header: FlowHeader) -> FlowSummary:
+def _summary(header: FlowHeader, unclaimed: Container[str]) -> FlowSummary:
     return FlowSummary(
         header.flow_id,
         header.flow_type,
@@ -265,6 +265,7 @@ def _summary(header: FlowHeader) -> FlowSummary:
         header.started_at,
         header.closed_at,
         header.failure.detail if header.failure else None,
+        header.flow_id in unclaimed,
     )
 
 

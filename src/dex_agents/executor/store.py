@@ -23,6 +23,7 @@ __all__ = (
     "Commit",
     "CommitConflict",
     "Done",
+    "Lineage",
     "Store",
     "StoredEvent",
     "Transact",
@@ -36,6 +37,19 @@ class CommitConflict(Exception):  # noqa: N818 - control flow inside the executo
     """Somebody else changed the flow first, or owns it now; nothing was written."""
 
 
+class Lineage:
+    """A row of commits of one flow, each made on the state that the one before it left.
+
+    When one of them is refused, so is every later one. The versions would not
+    tell: somebody else's change may have taken the refused commit's number.
+    """
+
+    __slots__ = ("is_broken",)
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+
 class Commit(Struct, frozen=True):
     """The changes of one transition.
 
@@ -43,13 +57,21 @@ class Commit(Struct, frozen=True):
         flow_id: Whose they are.
         owner: The worker that must own the flow; the new owner of a new flow.
         changes: Their header's version is one above the version that must be stored.
+        lineage: What they follow; the store breaks it when it refuses them.
         done: Told how it went.
     """
 
     flow_id: str
     owner: str
     changes: Changes
+    lineage: Lineage
     done: Done
+
+    def finish(self, error: BaseException | None) -> None:
+        """Tell whoever waits, and let nothing follow a commit that failed."""
+        if error is not None:
+            self.lineage.is_broken = True
+        self.done(error)
 
 
 class StoredEvent(Struct, frozen=True, gc=False):
@@ -108,8 +130,9 @@ class Store(Protocol):
 
     A store must make a commit durable before it calls ``done``, write all of a
     commit or nothing, refuse with `CommitConflict` one that follows another
-    version than the stored one or comes from a worker that is not the owner,
-    and keep the order in which commits of one flow were handed to it.
+    version than the stored one, comes from a worker that is not the owner, or
+    is of a broken lineage, and keep the order in which commits of one flow were
+    handed to it. It breaks a lineage as soon as it refuses one of its commits.
     """
 
     @property
@@ -192,6 +215,10 @@ class Store(Protocol):
         self, worker: str, flow_types: Sequence[str], limit: int, done: Callable[[list[str]], None]
     ) -> None:
         """Make a worker the owner of flows that need one now and that no living worker owns."""
+        ...
+
+    def unclaimed(self) -> frozenset[str]:
+        """Return the flows that need a worker now and that no living worker owns."""
         ...
 
     def owned_versions(self, worker: str, flow_ids: Sequence[str]) -> Mapping[str, int]:

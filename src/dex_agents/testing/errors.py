@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from dex_agents.errors import DexAgentsError
 
@@ -27,11 +27,13 @@ class ProbeTimeoutError(DexAgentsError, TimeoutError):
 class StillRunningError(DexAgentsError, TimeoutError):
     """A handler waits for something that does not come, so a stack cannot settle."""
 
-    def __init__(self, running: Iterable[str], patience: float) -> None:
+    def __init__(self, running: Mapping[str, float], patience: float) -> None:
+        listed = "; ".join(f"{each} (for {seconds:.1f} s)" for each, seconds in running.items())
         super().__init__(
-            f"Still running after {patience:g} s of real time: {'; '.join(running)}. Let it end, "
-            "use wait_until for what a test itself holds up, or give the stack more patience."
+            f"Still running in real time: {listed}. Let it end, use wait_until for what the test "
+            f"itself holds up, or give the stack more than {patience:g} s of patience."
         )
+        self.running = dict(running)
 
 
 class ScriptError(DexAgentsError, ValueError):

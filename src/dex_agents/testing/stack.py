@@ -26,7 +26,7 @@ class AgentMemoryStack:
     Args:
         flows: The tables that the worker serves.
         clock: None for a new `VirtualClock`.
-        patience: How many real seconds `settle` and `advance` wait for a running handler.
+        patience: How many real seconds `settle` and `advance` wait while no handler begins or ends.
         worker_options: For the backend's worker. ``grace_seconds`` is 1 here.
     """
 
@@ -83,8 +83,10 @@ class AgentMemoryStack:
         """Let everything happen that is due now.
 
         Raises:
-            StillRunningError: A handler outlasts the patience; it is named.
+            StillRunningError: A handler outlasts the patience. It is named, with how long it runs.
+            TypeError: The stack has a clock that cannot be advanced.
         """
         await self.advance(0)
-        if running := self._worker.running():
-            raise StillRunningError(running, self._patience)
+        assert isinstance(self.clock, VirtualClock)  # or it could not be advanced
+        if running := self.clock.real_seconds():
+            raise StillRunningError({str(k): v for k, v in running.items()}, self._patience)

@@ -1,0 +1,55 @@
+"""Changes of two processes to one flow: what is built on a refused change is refused as well."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from dex_agents.executor import Commit, CommitConflict, Lineage, SystemClock
+from dex_agents.machine import Changes, FlowHeader
+from dex_agents.testing import wait_until
+from dex_agents_sqlite.store import SqliteStore
+
+HEADER = FlowHeader(flow_id="f", flow_type="T", version=1, wake_at=0.0, started_at=1.0)
+
+
+def changes(version, number):
+    """Return a transition that only puts a message into a Channel."""
+    header = replace(HEADER, version=version)
+    return Changes(header=header, messages={("Inbox", number): Raw(str(version).encode())})
+
+
+def told(outcomes, name):
+    """Return a callback that notes how a commit went."""
+    return lambda error: outcomes.__setitem__(name, error)
+
+
+async def test_what_follows_a_refused_commit_is_refused(tmp_path):
+    """Somebody else's change takes the version of the first; the second must not follow that."""
+    outcomes = {}
+    mine, other = (SqliteStore(tmp_path / "s.db", SystemClock()) for _ in range(2))
+    await mine.open()
+    await other.open()
+    mine.renew("me", 60)
+    lineage = Lineage()
+    mine.commit(Commit("f", "me", changes(1, 1), lineage, told(outcomes, "start")))
+    await wait_until("the start", lambda: "start" in outcomes)
+    other.transact("f", lambda state, reader: changes(2, 2), told(outcomes, "theirs"))
+    await wait_until("theirs", lambda: "theirs" in outcomes)
+
+    mine.commit(Commit("f", "me", changes(2, 2), lineage, told(outcomes, "first")))
+    mine.commit(Commit("f", "me", changes(3, 3), lineage, told(outcomes, "second")))
+    await wait_until("second", lambda: "second" in outcomes)
+    mine.commit(Commit("f", "me", changes(3, 3), lineage, told(outcomes, "third")))
+    await wait_until("third", lambda: "third" in outcomes)
+    stored = mine.load("f")
+    mine.commit(Commit("f", "me", changes(3, 3), Lineage(), told(outcomes, "fresh")))
+    await wait_until("fresh", lambda: "fresh" in outcomes)
+
+    assert (outcomes["start"], outcomes["theirs"], outcomes["fresh"]) == (None, None, None)
+    for name in ("first", "second", "third"):
+        assert isinstance(outcomes[name], CommitConflict), name
+    assert list(stored.queues["Inbox"]) == [1, 2]
+    assert list(mine.load("f").queues["Inbox"]) == [1, 2, 3]
+    await mine.close()
+    await other.close()
