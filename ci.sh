@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The one gate: format, lint, layers, types, and the tests against the built wheel.
-# Needs nothing but Python 3.11 or newer; sets up what else it uses in .venv.
+# Needs nothing but Python 3.11 or newer; sets up what else it uses in .venv-ci.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 python="${PYTHON:-python3}"
-venv=.venv
+venv=.venv-ci
 stamp="$venv/.locked"
 
 if ! cmp -s requirements.lock "$stamp"; then
@@ -27,4 +27,4 @@ rm -rf dist
 "$bin/pip" install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall dist/*.whl
 step "layers"; PYTHONPATH=src:backends "$bin/lint-imports" --no-cache
 step "types";  "$bin/mypy"
-step "tests";  "$bin/pytest" "$@"
+step "tests";  "$bin/pytest" --numprocesses 3 --dist worksteal "$@"

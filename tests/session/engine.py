@@ -198,7 +198,7 @@ def _free_port() -> int:
 async def open_dex(name: str, **options: Any) -> AsyncIterator[DexEngine]:
     """Open an engine on the emulator, in virtual time."""
     clock = VirtualClock()
-    clock.patience = 0.5
+    clock.patience = 1.5
     async with DexEmulator(clock=clock, dispatch_wait=60) as emulator:
         worker = None if name == "dex-pull" else f"127.0.0.1:{_free_port()}"
         backend = DexBackend(emulator.address, worker_address=worker, clock=clock, **options)
