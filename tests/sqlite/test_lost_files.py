@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 
 from dex_agents import AgentSessionClient, ToolEffect, session_table
 from dex_agents.errors import StoreUnavailableError
+from dex_agents.table import FlowTable
 from dex_agents.testing import ScriptedRunner, ToolRequest, wait_for_agent_snapshot, wait_until
 from dex_agents_sqlite import SqliteBackend, connection, files, store
 
@@ -131,6 +133,13 @@ async def test_a_replacement_is_not_written_to(path):
     assert (path.read_bytes(), log.read_bytes()) == before
 
 
+@asynccontextmanager
+async def serving(path: Path, table: FlowTable, log: CapturingLogger, **options: float):
+    backend = SqliteBackend(path, logger=log)
+    async with backend, backend.worker([table], grace_seconds=0.0, **options) as worker:
+        yield backend, worker
+
+
 async def test_a_worker_says_once_that_its_file_is_gone(path):
     """One line, though handlers end, leases are renewed and sessions try again; it stays up."""
     ends = [asyncio.Event(), asyncio.Event()]
@@ -141,36 +150,35 @@ async def test_a_worker_says_once_that_its_file_is_gone(path):
 
     turn = [[ToolRequest("wait", n, effect=ToolEffect.READ) for n in range(2)], "done"]
     table = session_table(ScriptedRunner([turn], {"wait": wait}), flow_type="File")
-    options = {"grace_seconds": 0.0, "lease_seconds": 0.1}
-    with capture_logs() as lines:
-        async with SqliteBackend(path) as backend, backend.worker([table], **options) as worker:
-            sessions = AgentSessionClient(backend, "File")
-            await sessions.start_session("c", "hello")
-            await wait_until("two tools", lambda: len(worker.running()) == 2)
-            delete(path)
-            ends[0].set()
-            await wait_until("a refused result", lambda: len(worker.running()) == 1)
-            await wait_until("a line", lambda: lost_lines(lines))
-            ends[1].set()
-            await wait_until("another", lambda: not worker.running())
-            await asyncio.sleep(0.3)  # leases and new tries, which must say nothing
-            assert await is_refused(lambda: sessions.get_agent_snapshot("c"))
-    assert len(lost_lines(lines)) == 1
+    log = CapturingLogger()
+    async with serving(path, table, log, lease_seconds=0.1) as (backend, worker):
+        sessions = AgentSessionClient(backend, "File")
+        await sessions.start_session("c", "hello")
+        await wait_until("two tools", lambda: len(worker.running()) == 2)
+        delete(path)
+        ends[0].set()
+        await wait_until("a refused result", lambda: len(worker.running()) == 1)
+        await wait_until("a line", lambda: lost_lines(log))
+        ends[1].set()
+        await wait_until("another", lambda: not worker.running())
+        await asyncio.sleep(0.3)  # leases and new tries, which must say nothing
+        assert await is_refused(lambda: sessions.get_agent_snapshot("c"))
+    assert len(lost_lines(log)) == 1
 
 
-def lost_lines(lines):
-    return [line for line in lines if LOST in line.get("error", "")]
+def lost_lines(log):
+    return [call for call in log.calls if LOST in call.kwargs.get("error", "")]
 
 
 async def test_an_idle_worker_says_so_too(path):
     """Nobody has to call for the line to be logged."""
-    with capture_logs() as lines:
-        async with SqliteBackend(path) as backend, backend.worker([flow()], grace_seconds=0.0):
-            await asyncio.sleep(0.1)  # until it has written its lease and rests
-            delete(path)
-            await wait_until("a line", lambda: lost_lines(lines), timeout=2.0)  # a look is 5 s away
-    assert len(lost_lines(lines)) == 1
-    assert lost_lines(lines)[0]["event"] == "dex_agents.store.unavailable"
+    log = CapturingLogger()
+    async with serving(path, flow(), log):
+        await asyncio.sleep(0.1)  # until it has written its lease and rests
+        delete(path)
+        await wait_until("a line", lambda: lost_lines(log), timeout=2.0)  # a look is 5 s away
+    (line,) = lost_lines(log)
+    assert (line.method_name, line.args) == ("warning", ("dex_agents.store.unavailable",))
 
 
 async def test_whoever_follows_events_is_told(path):
