@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import dex
 import grpc
-from dex.dexpb import dex_pb2_grpc
 from google.protobuf import empty_pb2
 
 from dex_agents.backend import FlowSummary, StepHistoryEntry, StreamMessage
@@ -86,8 +85,13 @@ class DexBackend:
         return cls(address, worker_address=worker[0] if worker else None)
 
     async def __aenter__(self) -> Self:
-        await _shake_hands(self.server_address)
-        self._server_client = self._client(dex.Registry([]))
+        client = self._client(dex.Registry([]))
+        try:
+            await _shake_hands(client)
+        except BaseException:
+            await client.close()
+            raise
+        self._server_client = client
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -133,7 +137,8 @@ class DexBackend:
             for flow in flows:
                 flow.abandon()
             await stopping
-            await serving
+            await asyncio.wait((serving,))
+        serving.result()
 
     def _worker_options(self, grace_seconds: float, slots: int) -> dex.WorkerOptions:
         if self._worker_address is not None:
@@ -162,10 +167,12 @@ class DexBackend:
             await asyncio.wait((ready, serving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()  # if it is still waiting
+            (trouble,) = await asyncio.gather(ready, return_exceptions=True)
         if serving.done():
-            await asyncio.wait((ready,))
-            await serving
-        await ready
+            trouble = serving.exception() or trouble
+        if trouble is not None:
+            why = f"its worker could not begin: {trouble}"
+            raise StoreUnavailableError(f"at {self.server_address}", why) from trouble
 
     # Flows
 
@@ -245,18 +252,23 @@ class NoBlobCache:
         """Do nothing."""
 
 
-async def _shake_hands(address: str) -> None:
+async def _shake_hands(client: dex.AsyncClient) -> None:
     """Raise unless a server that the SDK can talk to is there."""
-    channel = grpc.aio.insecure_channel(address)
+    address = client.options.server_address
     try:
-        stub = dex_pb2_grpc.FlowServiceStub(channel)  # type: ignore[no-untyped-call]
-        info = await stub.GetServerInfo(empty_pb2.Empty(), timeout=_HANDSHAKE_SECONDS)
+        # The SDK's client has no such call, but its stub has, and sends the credential along.
+        info = await client._service.GetServerInfo(  # noqa: SLF001
+            empty_pb2.Empty(), timeout=_HANDSHAKE_SECONDS
+        )
     except grpc.RpcError as error:
+        refused = error.code() in (
+            grpc.StatusCode.UNAUTHENTICATED,
+            grpc.StatusCode.PERMISSION_DENIED,
+        )
+        what = "the Dex server refuses this credential" if refused else "no Dex server answers"
         raise StoreUnavailableError(
-            f"at {address}", f"no Dex server answers ({error.code().name}: {error.details()})"
+            f"at {address}", f"{what} ({error.code().name}: {error.details()})"
         ) from error
-    finally:
-        await channel.close()
     least, most = info.minimum_supported_protocol_version, info.current_protocol_version
     if not 1 <= least <= most or least > _PROTOCOLS[1] or most < _PROTOCOLS[0]:
         raise IncompatibleDexError(
@@ -278,7 +290,7 @@ async def _is_listening(worker: dex.AsyncWorker) -> bool:
         return False
     host, _, port = worker.worker_target.address.rpartition(":")
     try:
-        _, writer = await asyncio.open_connection(host, int(port))
+        _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except OSError:
         return False
     writer.close()

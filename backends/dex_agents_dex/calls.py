@@ -9,6 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Never, Self
 
 import dex
+import grpc
 
 from dex_agents.backend import (
     Capability,
@@ -94,8 +95,9 @@ class ServerCalls:
         _require_known(flow_id)
         with translated(self._address, flow_id, "read_history"):
             info = await self._client.describe_flow(flow_id)
-        # The SDK's client has no such call, but its stub has.
-        return await read_flow_history(self._client._service, flow_id, info.run_id)  # noqa: SLF001
+            # The SDK's client has no such call, but its stub has.
+            service = self._client._service  # noqa: SLF001
+            return await read_flow_history(service, flow_id, info.run_id)
 
 
 class FlowCalls(ServerCalls):
@@ -171,13 +173,17 @@ class FlowCalls(ServerCalls):
         _require_known(flow_id)
         is_closed = (await self.describe_flow(flow_id)).status != "running"
         after = position or ""
-        while True:
-            for message in await self._messages(flow_id, stream, after):
-                after = message.resume_token
-                yield StreamMessage(after, from_wire(message.value, tp, stream))
-            if is_closed or not follow:
+        for message in await self._messages(flow_id, stream, after):
+            after = message.resume_token
+            yield StreamMessage(after, from_wire(message.value, tp, stream))
+        while follow:
+            found = await self._next(flow_id, stream, after)
+            if found is not None:
+                after = found.resume_token
+                yield StreamMessage(after, from_wire(found.value, tp, stream))
+            elif is_closed:
                 return
-            if not await self._has_more(flow_id, stream, after):
+            else:
                 is_closed = (await self.describe_flow(flow_id)).status != "running"
 
     async def _messages(
@@ -198,20 +204,21 @@ class FlowCalls(ServerCalls):
             if not token:
                 break
         if after:
-            await self._has_more(flow_id, stream, after)  # it may have been trimmed, or be nonsense
+            await self._next(flow_id, stream, after)  # it may have been trimmed, or be nonsense
         return found[::-1]
 
-    async def _has_more(self, flow_id: str, stream: str, after: str) -> bool:
-        """Wait a while for a message behind a token."""
+    async def _next(self, flow_id: str, stream: str, after: str) -> dex.StreamMessage[Any] | None:
+        """Return the message behind a token, or None when none comes for a while."""
         definition, patience = self._flow.stream(stream), timedelta(seconds=_LOOK_SECONDS)
         try:
             with translated(self._address, flow_id, "read_stream"):
-                await self._client.read_stream(flow_id, definition, after, patience)
+                return await self._client.read_stream(flow_id, definition, after, patience)
         except dex.LongPollTimeoutError:
-            return False
+            return None
         except dex.DexServiceError as error:
-            raise StreamPositionError(after) from error
-        return True
+            if error.code is grpc.StatusCode.INVALID_ARGUMENT:
+                raise StreamPositionError(after) from error
+            raise
 
 
 def _require_known(flow_id: str) -> None:

@@ -63,12 +63,16 @@ class CompiledFlow(dex.Flow[Any]):
         telemetry = Telemetry("dex", tracer_provider, logger)
         clock = clock or SystemClock()
         handlers = Handlers(table, self._definitions, translator, telemetry, clock)
-        self.abandon = handlers.abandon
+        self._handlers = handlers
         for step in table.steps:
             classes[step.name] = _step_class(step, handlers, translator)
         self._steps += [step_class() for step_class in classes.values()]
         for row in table.rpcs:
             setattr(self, row.name, MethodType(_rpc(row, handlers, self._definitions), self))
+
+    def abandon(self) -> None:
+        """Fail every attempt that runs in this process: its worker ends."""
+        self._handlers.abandon()
 
     def get_flow_type(self) -> str:
         """Return the table's flow type."""

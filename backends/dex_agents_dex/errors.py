@@ -55,6 +55,8 @@ def translated(address: str, flow_id: str, call: str) -> Iterator[None]:
         raise WorkerCallError(call, flow_id, "", "it took too long") from error
     except (dex.FlowNotActiveOrNotFoundError, dex.FlowClosingError, dex.LongPollTimeoutError):
         raise
+    except grpc.RpcError as error:
+        raise StoreUnavailableError(f"at {address}", f"{call}: {error.details()}") from error
     except dex.DexServiceError as error:
         if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             raise EncodingError(f"The message of {call}", error.detail) from error

@@ -113,7 +113,9 @@ class Handlers:
             try:
                 translated = translate(row, seen, await handler(seen, step_input))
             except asyncio.CancelledError as error:
-                if _is_cancelled_from_outside():
+                if self._is_abandoned:
+                    watched.failed(WORKER_STOPPED, will_retry=_may_retry(row, context))
+                elif _is_cancelled_from_outside():
                     watched.canceled()
                 else:
                     self._failed(watched, row, context, error)
@@ -131,6 +133,8 @@ class Handlers:
         """Let `abandon` end the attempt, which then fails as it does on every backend."""
         task = asyncio.current_task()
         assert task is not None  # a handler is a coroutine
+        if self._is_abandoned:
+            raise _namesake(WORKER_STOPPED)
         self._running.add(task)
         try:
             yield

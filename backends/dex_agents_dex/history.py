@@ -10,6 +10,7 @@ from dex_agents.backend import StepHistoryEntry
 
 __all__ = ("read_flow_history",)
 
+_PATIENCE_SECONDS = 60.0
 _NAMES = {"flow_started_or_continued": "flow_started"}
 
 
@@ -24,7 +25,7 @@ async def read_flow_history(service: Any, flow_id: str, run_id: str) -> list[Ste
     entries: list[StepHistoryEntry] = []
     request = pb.GetHistoryEventsRequest(flow_id=flow_id, run_id=run_id)
     while True:
-        page = await service.GetHistoryEvents(request)
+        page = await service.GetHistoryEvents(request, timeout=_PATIENCE_SECONDS)
         entries += [_entry(event) for event in page.events]
         if not page.next_page_token:
             return entries
@@ -32,8 +33,8 @@ async def read_flow_history(service: Any, flow_id: str, run_id: str) -> list[Ste
 
 
 def _entry(event: pb.FlowHistoryEvent) -> StepHistoryEntry:
-    kind = str(event.WhichOneof("payload"))
-    payload = getattr(event, kind)
+    kind = event.WhichOneof("payload") or "unknown"  # of a server that knows more
+    payload = getattr(event, kind, None)
     name = _NAMES.get(kind, kind)
     if not kind.startswith("step_"):
         return StepHistoryEntry(name, getattr(payload, "rpc_name", ""), "", 0, at=_seconds(event))

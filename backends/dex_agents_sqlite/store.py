@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from dex_agents.encoding import encode
-from dex_agents.errors import StoreUnavailableError
+from dex_agents.errors import StoreError, StoreUnavailableError
 from dex_agents.executor import (
     ChangeSignal,
     Clock,
@@ -212,7 +212,7 @@ class SqliteStore:
         """Make a worker the owner of flows that need one now and that no living worker owns."""
         try:
             due = self._due(flow_types, limit)
-        except StoreUnavailableError:
+        except StoreError:
             due = []  # looked for again shortly
         if not due:
             done([])

@@ -128,11 +128,11 @@ class Writer:
                 lambda future: self._loop.call_soon_threadsafe(self._end, group, future.result())
             )
 
-    def _commit(self) -> apsw.Error | None:
+    def _commit(self) -> Exception | None:
         begun = time.perf_counter()
         try:
             self._connection.execute("COMMIT")
-        except apsw.Error as error:
+        except Exception as error:  # noqa: BLE001 - told to whoever waits, in the loop
             return error
         took = time.perf_counter() - begun
         self._commit_seconds = _MEMORY * self._commit_seconds + (1 - _MEMORY) * took
@@ -173,7 +173,7 @@ class Writer:
         self._is_scheduled = True
         self._loop.call_later(random.uniform(0.0005, 0.003), self._begin)  # noqa: S311 - jitter
 
-    def _end(self, group: list[Operation], error: apsw.Error | None) -> None:
+    def _end(self, group: list[Operation], error: Exception | None) -> None:
         self._is_committing = False
         if error is not None:
             self._roll_back()
@@ -199,7 +199,11 @@ class Writer:
 
     def _finish(self, group: list[Operation], error: StoreError | None) -> None:
         for operation in group:
-            operation.done(error or operation.refusal)
+            try:
+                operation.done(error or operation.refusal)
+            except Exception as fault:  # noqa: BLE001 - the others must be told all the same
+                context = {"message": "A caller of the store met a fault", "exception": fault}
+                self._loop.call_exception_handler(context)
         if not self._waiting:
             self._idle.set()
         elif not self._is_scheduled and not self._is_committing:

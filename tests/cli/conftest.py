@@ -50,11 +50,16 @@ class CommandLine:
         return result.stderr
 
     def process(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        """Start a command as a process of its own, which the test's end kills."""
+        """Start a command as a process of its own, which the test's end kills.
+
+        Without a ``store`` of its own it works on the test's; None names none.
+        """
+        store = options.pop("store", self.store)
+        chosen = [] if store is None else ["--store", store]
         env = {**os.environ, STATE_VARIABLE: str(self.folder), **options.pop("env", {})}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
-            [sys.executable, "-m", "dex_agents.cli", "--store", self.store, *arguments],
+            [sys.executable, "-m", "dex_agents.cli", *chosen, *arguments],
             cwd=ROOT,
             env=env,
             text=True,

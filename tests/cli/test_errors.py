@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from dex_agents.errors import StaleAttemptError
 from tests.cli.agent import FLOW_TYPE
 
 READING = [
@@ -50,7 +51,42 @@ def test_nothing_to_approve(cli):
     """approve and reject say when nothing waits."""
     cli("start", "s1", "--flow-type", FLOW_TYPE)
     for tool in ("approve", "reject"):
-        assert "Nothing waits for an approval" in cli.fails(tool, "s1")
+        assert "Nothing waits for approval" in cli.fails(tool, "s1")
+
+
+def test_an_answered_question_is_not_open_any_more(cli):
+    """Answering twice, or after the session's end, says what was answered and where to look."""
+    cli.worker()
+    cli("start", "s1", "shred a b", "--flow-type", FLOW_TYPE)
+    first, second = cli.until("s1", lambda snapshot: snapshot.pending_interrupts)
+    cli("approve", "s1", first.interrupt_id)
+    cli("reject", "s1", second.interrupt_id)
+    cli.until_answered("s1")
+    look = f"dex-agents --store {cli.store} show s1"
+    for arguments, answer in (
+        (["approve", "s1", first.interrupt_id], "shred_paper is already approved"),
+        (["approve", "s1", second.interrupt_id], "shred_paper is already rejected"),
+        (["reject", "s1"], "Nothing waits for approval in session 's1'; shred_paper is already"),
+        (["reject", "s1", "nonsense"], "'nonsense' is not pending. Nothing waits."),
+    ):
+        errors = cli.fails(*arguments)
+        assert answer in errors
+        assert look in errors
+    cli("stop", "s1")
+    errors = cli.fails("approve", "s1", first.interrupt_id)
+    assert "is stopped: none of its tool calls will run" in errors
+    assert look in errors
+
+
+def test_an_answer_of_which_no_worker_knows_yet_is_one(cli):
+    """A question that was answered while no worker ran is known to be answered."""
+    worker = cli.worker()
+    cli("start", "s1", "shred a", "--flow-type", FLOW_TYPE)
+    cli.until("s1", lambda snapshot: snapshot.pending_interrupts)
+    worker.terminate()
+    worker.wait(10)
+    assert "No worker has taken it up so far." in cli("approve", "s1").stdout
+    assert "shred_paper is already approved or rejected" in cli.fails("approve", "s1")
 
 
 def test_several_approvals_want_a_name(cli):
@@ -89,6 +125,7 @@ def test_a_store_that_is_none(cli, store, sentence):
     ("flow", "sentence"),
     [
         ("no_such_module:flow", "No module named 'no_such_module'"),
+        ("my_agent.py:flow", "name what is in it: my_agent:flow"),
         ("tests.cli.agent:nothing", "has no attribute 'nothing'"),
         ("tests.cli.agent:NOT_A_FLOW", "is int, not a FlowTable"),
         ("tests.cli.agent:broken", "RuntimeError: the cupboard is bare"),
@@ -99,6 +136,11 @@ def test_a_flow_that_is_none(cli, flow, sentence):
     for command in ("worker", "graph"):
         assert sentence in cli.fails(command, flow)
     assert not cli.path.exists()
+
+
+def test_a_module_that_is_not_there_was_looked_for_somewhere(cli):
+    """The error names the folder in which the module would have been found."""
+    assert f"It was looked for in {cli.folder} and" in cli.fails("worker", "no_such_module:flow")
 
 
 def test_the_place_of_a_mistake_is_named(cli):
@@ -135,6 +177,21 @@ def test_control_characters_never_reach_the_terminal(cli):
         shown = cli(tool, "s1").stdout
         assert "\x1b" not in shown
         assert "\\x1b[31m alert" in shown
+
+
+def test_no_text_turns_the_direction_of_what_is_shown(cli):
+    """Characters by which a text looks like another are made visible, also in JSON."""
+    cli("start", "s1", "--flow-type", FLOW_TYPE)
+    cli("stop", "s1", "--reason", "txt\u202egpj \x9b31m")
+    for arguments in (["show", "s1"], ["show", "s1", "--json"]):
+        assert r"txt\u202egpj \u009b31m" in cli(*arguments).stdout
+    assert cli.json("show", "s1")["session"]["failure"] == "txt\u202egpj \x9b31m"
+
+
+def test_a_refused_result_without_a_number_has_none():
+    """The error names the attempt only where it is known."""
+    assert "An attempt of RunModel-1 is" in str(StaleAttemptError("RunModel-1"))
+    assert "Attempt 2 of RunModel-1 is" in str(StaleAttemptError("RunModel-1", 2))
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])

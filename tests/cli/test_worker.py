@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
 
+from dex_agents.testing import wait_until
 from tests.cli.agent import FLOW_TYPE, gate, log
 
 
@@ -61,12 +63,31 @@ def test_what_a_runner_raises_is_told_in_full(cli):
     cli("start", "s-1", "fail now", "--flow-type", "Clerk")
     cli.until("s-1", lambda seen: seen.state and seen.state.last_turn_error)
     assert "KeyError: 'now'" in cli("history", "s-1").stdout
+    assert re.search(
+        r"^Last turn +failed: KeyError: 'now'$", cli("show", "s-1").stdout, re.MULTILINE
+    )
     worker.send_signal(signal.SIGTERM)
     _, errors = worker.communicate(timeout=10)
     assert "error_type=KeyError" in errors
     assert errors.count("Traceback (most recent call last):") == 3
     assert "in _answer" in errors
     assert "KeyError: 'now'" in errors
+
+
+def test_a_call_that_is_tried_again_is_shown_as_such(cli):
+    """While a model call is retried, show tells the attempt and how the last one failed."""
+    cli.worker()
+    cli("start", "s1", "fail now", "--flow-type", FLOW_TYPE)
+
+    def shown():
+        return re.search(r"^Retrying +(.*)$", cli("show", "s1").stdout, re.MULTILINE)
+
+    line = asyncio.run(wait_until("a retry", lambda: asyncio.to_thread(shown)))[1]
+    assert re.fullmatch(
+        r"RunModel-1, attempt (2; attempt 1|3; attempt 2) failed: KeyError: 'now'", line
+    )
+    cli.until_answered("s1")
+    assert shown() is None
 
 
 def test_verbose_logs_every_step_to_stderr(cli):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from typing import Any
 
 import click
@@ -10,7 +13,8 @@ from dex_agents.cli.approvals import approve, reject
 from dex_agents.cli.demo import demo
 from dex_agents.cli.render import printable
 from dex_agents.cli.replay import replay
-from dex_agents.cli.sessions import send, sessions, show, start, stop
+from dex_agents.cli.sessions import send, sessions, start, stop
+from dex_agents.cli.showing import show
 from dex_agents.cli.stores import group_store_option
 from dex_agents.cli.watching import events, graph, history
 from dex_agents.cli.worker import worker
@@ -18,7 +22,8 @@ from dex_agents.errors import DexAgentsError
 
 __all__ = ("app",)
 
-_INTERRUPTED = 130
+_INTERRUPTED = 128 + signal.SIGINT
+_NO_READER = 128 + signal.SIGPIPE
 
 
 class Application(click.Group):
@@ -36,6 +41,10 @@ class Application(click.Group):
             raise click.ClickException(printable(str(error))) from error
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(_INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read has enough. What is left in the buffer has nowhere to go, either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(_NO_READER)
 
 
 @click.group(cls=Application, context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,4 +72,6 @@ for _command in (
     stop,
     replay,
 ):
+    assert _command.help is not None  # every docstring here begins with a summary
+    _command.short_help = " ".join(_command.help.split("\n\n")[0].split())  # in full
     app.add_command(_command)

@@ -8,6 +8,8 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -20,6 +22,7 @@ from dex_agents.cli.proof import Evidence
 from dex_agents.cli.render import as_text, print_fields, print_line, print_table, seconds
 from dex_agents.cli.stores import named_backend, optional_store_option, require_shared
 from dex_agents.cli.story import Story
+from dex_agents.errors import DexAgentsError
 from dex_agents.records import AgentInterrupt
 
 __all__ = ("demo",)
@@ -31,28 +34,53 @@ __all__ = ("demo",)
 def demo(store: str | None, *, yes: bool) -> None:
     """Watch a session survive kill -9. Start here.
 
-    The model is a script: no key, no network. The store is a SQLite file in a new folder,
-    or the one that you name with --store.
+    The model is a script: no key, no network. The store is a SQLite file in a new folder, which
+    is kept so that you can look around, or the one that you name with --store.
     """
     if store is not None:
         require_shared(named_backend(store), store)
-    folder = Path(tempfile.mkdtemp(prefix="dex-agents-demo-"))
-    play = Play(store or f"sqlite:///{folder / 'dex-agents.db'}", folder)
-    print_line("A night at a small observatory, on a durable session", "bold")
-    click.echo(f"Store     {play.store}\nFolder    {folder}")
-    print_line()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # so that no worker stays behind
+        signal.signal(number, _leave)  # so that neither a worker nor a folder stays behind
+    with _new_folder(is_kept=store is None) as folder:
+        play = Play(store or f"sqlite:///{folder / 'dex-agents.db'}", folder)
+        print_line("A night at a small observatory, on a durable session", "bold")
+        click.echo(f"Store     {play.store}")
+        print_line()
+        evidence = _perform(play, yes=yes)
+        is_kept = _report(evidence)
+        _say_what_next(play, folder if store is None else None)
+        if not is_kept:
+            raise CommandError("Not everything was as promised; see above.")
+
+
+@contextmanager
+def _new_folder(*, is_kept: bool) -> Iterator[Path]:
+    """Make a folder for the demo's files, and remove it unless there is something to look at.
+
+    Args:
+        is_kept: Whether a demo that has come to its end keeps it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dex-agents-demo-"))
+    try:
+        yield folder
+    except DexAgentsError as error:
+        is_kept = True
+        raise CommandError(f"{error}\nThe files of the demo are in {folder}") from error
+    except BaseException:
+        is_kept = False
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _perform(play: Play, *, yes: bool) -> Evidence:
     try:
         interrupt = asyncio.run(play.until_approval())
         is_approved = _ask(play.story, interrupt, yes=yes)
-        evidence = asyncio.run(play.until_answer(interrupt, is_approved=is_approved))
+        return asyncio.run(play.until_answer(interrupt, is_approved=is_approved))
     finally:
         play.end_worker()
-    is_kept = _report(evidence)
-    _say_what_next(play)
-    if not is_kept:
-        raise CommandError("Not everything was as promised; see above.")
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:
@@ -79,7 +107,7 @@ def _report(evidence: Evidence) -> bool:
                 row.what,
                 str(row.attempts),
                 row.outcome,
-                seconds(row.ended_at - row.begun_at),
+                seconds(row.length),
             )
             for row in evidence.steps
         ],
@@ -92,13 +120,17 @@ def _report(evidence: Evidence) -> bool:
     return all(each.is_kept for each in findings)
 
 
-def _say_what_next(play: Play) -> None:
+def _say_what_next(play: Play, folder: Path | None) -> None:
     command = f"{_program()} --store {shlex.quote(play.store)}"
     print_line()
     print_line("Look around in that store", "bold")
     for tool in ("show", "events", "history"):
         click.echo(f"  {command} {tool} {play.session}")
     click.echo(f"  {_program()} graph {FLOW}")
+    if folder is not None:
+        print_line()
+        print_line("It is kept for that. When you have seen enough, remove it", "bold")
+        click.echo(f"  rm -r {shlex.quote(str(folder))}")
     print_line()
     print_line("Write a runner of your own: docs/runners.md", "bold")
 

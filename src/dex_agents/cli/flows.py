@@ -58,7 +58,7 @@ def load_flow(name: str) -> FlowTable:
     except DexAgentsError:
         raise
     except Exception as error:
-        raise CommandError(_explain(name, error)) from error
+        raise CommandError(_explain(name, error, here)) from error
     if not isinstance(table, FlowTable):
         raise CommandError(
             f"{name} is {type(table).__name__}, not a FlowTable. "
@@ -67,8 +67,20 @@ def load_flow(name: str) -> FlowTable:
     return table
 
 
-def _explain(name: str, error: Exception) -> str:
+def _explain(name: str, error: Exception, here: str) -> str:
+    module = name.partition(":")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name in _prefixes(module):
+        return (
+            f"{name} cannot be loaded: {error.msg}. It was looked for in {here} and among what is "
+            "installed. Go to the folder of my_agent.py, and name what is in it: my_agent:flow"
+        )
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "importlib" not in frame.filename]
     at = f" ({own[-1].filename}, line {own[-1].lineno})" if len(own) > 1 else ""
     return f"{name} cannot be loaded: {type(error).__name__}: {error}{at}"
+
+
+def _prefixes(module: str) -> list[str]:
+    """Return a module's name and those of the packages that it is in."""
+    parts = module.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]

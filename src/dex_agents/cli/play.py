@@ -63,13 +63,14 @@ class Play:
             telling = asyncio.create_task(self.story.follow(client, self.session, _ASKS))
             self._start_worker()
             await self._until(f"{MOVE} to begin", self._reached_gate)
+            await _in_time(wait_until("its event", self._has_told_of_gate))
             self._kill_worker()
             self._observatory.gate.release()
             self._start_worker()
             interrupt = await self._until(
                 "a pending approval", lambda: self._pending_interrupt(client)
             )
-            await _told(telling)
+            await _in_time(telling)
         return interrupt
 
     async def until_answer(self, interrupt: AgentInterrupt, *, is_approved: bool) -> Evidence:
@@ -80,7 +81,7 @@ class Play:
                 self.session, interrupt.interrupt_id, approved=is_approved
             )
             snapshot = await self._until("the answer", lambda: self._ended_turn(client))
-            await _told(telling)
+            await _in_time(telling)
             assert self._killed is not None  # the first half has killed it
             return Evidence(
                 killed_pid=self._killed.pid,
@@ -155,6 +156,12 @@ class Play:
     async def _reached_gate(self) -> bool:
         return self._observatory.gate.is_reached
 
+    def _has_told_of_gate(self) -> bool:
+        return any(
+            each.type == AgentEventType.TOOL_CALL_STARTED and each.payload["tool_name"] == MOVE
+            for each in self.story.events
+        )
+
     async def _pending_interrupt(self, client: AgentSessionClient) -> AgentInterrupt | None:
         snapshot = await self._ended_or_asking(client)
         if snapshot is None:
@@ -178,7 +185,7 @@ def _has_ended(snapshot: AgentSnapshot) -> bool:
     return state is not None and state.status is AgentStatus.WAITING_FOR_USER_MESSAGE
 
 
-async def _told(telling: asyncio.Task[None]) -> None:
+async def _in_time(telling: Awaitable[object]) -> None:
     """Let the story catch up; it is told from a Stream, which is best effort."""
     with suppress(TimeoutError):
         await asyncio.wait_for(telling, _TELLING_SECONDS)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from dex_agents.backend import StepHistoryEntry
 from dex_agents.cli.observatory import MOVE, NOTIFY, READS, Observatory
+from dex_agents.cli.render import counted
 from dex_agents.cli.steps import StepRow, describe_steps
 from dex_agents.records import AgentEvent, AgentMessage, AgentSnapshot, MessageRole
 
@@ -71,11 +72,11 @@ class Evidence(Struct, frozen=True):
         together = len(rows) == len(READS) and (
             max(row.begun_at for row in rows) < min(row.ended_at for row in rows)
         )
-        how = "all at the same time" if together else "one behind the other"
+        how = "at the same time" if together else "one behind the other"
         return Finding(
             together and counts == [1] * len(READS),
-            f"{len(rows)} reads ran {how}; they were called {_times(sum(counts))} in all: what had "
-            "a result was not asked again after the kill.",
+            f"{len(rows)} reads ran {how} and were called {_times(sum(counts))} in all: what had a "
+            "result was not called again after the kill.",
         )
 
     def _cut_off_write(self) -> Finding:
@@ -85,8 +86,9 @@ class Evidence(Struct, frozen=True):
         workers = len({call["pid"] for call in calls})
         return Finding(
             (len(calls), workers, len(keys), effects) == (2, 2, 1, 1),
-            f"{MOVE}, cut off in the middle, was called {_times(len(calls))} by {workers} workers "
-            f"with {len(keys)} idempotency key, and took effect {_times(effects)}.",
+            f"{MOVE}, cut off in the middle, was called {_times(len(calls))} by "
+            f"{counted(workers, 'worker')} with {counted(len(keys), 'idempotency key')}, and took "
+            f"effect {_times(effects)}.",
         )
 
     def _approved_write(self) -> Finding:
@@ -95,21 +97,21 @@ class Evidence(Struct, frozen=True):
             self.observatory.effects.count(NOTIFY),
         )
         wanted = 1 if self.is_approved else 0
-        answer = "yes" if self.is_approved else "no"
+        answer = "approved," if self.is_approved else "rejected"
+        ran = f"ran {_times(calls)} and took effect {_times(effects)}" if calls else "and never ran"
         return Finding(
             (calls, effects) == (wanted, wanted),
-            f"{NOTIFY} waited for an approval; the answer was {answer}, and it ran {_times(calls)} "
-            f"and took effect {_times(effects)}.",
+            f"{NOTIFY} waited for approval, was {answer} {ran}.",
         )
 
     def _model_calls(self) -> Finding:
         rows = [row for row in self.steps if row.step_execution_id.startswith("RunModel-")]
         attempts = sum(row.attempts for row in rows)
-        counted = self.snapshot.usage.model_calls
+        answers = self.snapshot.usage.model_calls
         return Finding(
-            bool(rows) and attempts == len(rows) == counted,
-            f"The model answered {_times(counted)} in {attempts} attempts: the kill cost no "
-            "model call.",
+            bool(rows) and attempts == len(rows) == answers,
+            f"The model answered {_times(answers)} in {counted(attempts, 'attempt')}: the kill "
+            "cost no model call.",
         )
 
     def _transcript(self) -> Finding:
@@ -119,8 +121,8 @@ class Evidence(Struct, frozen=True):
         is_whole = numbers == list(range(1, len(numbers) + 1)) and self.answer is not None
         return Finding(
             is_whole and turns == 1 and state is not None and state.last_turn_error is None,
-            f"The session stored {len(numbers)} messages without a gap, in turn {turns}, from your "
-            "message to the answer.",
+            f"The session stored {counted(len(numbers), 'message')} without a gap in "
+            f"{counted(turns, 'turn')}, from your message to the answer.",
         )
 
 
@@ -131,4 +133,4 @@ def _end(exit_status: int | None) -> str:
 
 
 def _times(count: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

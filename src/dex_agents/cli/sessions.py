@@ -1,36 +1,22 @@
-"""The daily tools that change or show sessions."""
+"""The daily tools that change sessions, and the list of them."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import click
+from msgspec import to_builtins
 
 from dex_agents.backend import FlowSummary
 from dex_agents.cli.errors import CommandError
-from dex_agents.cli.render import (
-    as_text,
-    clock_time,
-    print_fields,
-    print_json,
-    print_line,
-    print_table,
-    shortened,
-)
+from dex_agents.cli.render import clock_time, print_json, print_line, print_table, printable
+from dex_agents.cli.standing import standing, wait_for_worker
 from dex_agents.cli.stores import open_session, open_store, store_option
 from dex_agents.client import AgentSessionClient
-from dex_agents.records import AgentInterrupt, AgentSnapshot
+from dex_agents.records import AgentSnapshot
 
-__all__ = (
-    "acknowledge",
-    "described_call",
-    "json_option",
-    "send",
-    "sessions",
-    "show",
-    "start",
-    "stop",
-)
+__all__ = ("acknowledge", "json_option", "send", "sessions", "start", "stop")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a machine.")
 
@@ -44,15 +30,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 def start(session: str, message: str | None, flow_type: str, store: str, *, as_json: bool) -> None:
     """Start a session, with a first message or without.
 
-    A worker of the flow type runs it, now or when there is one.
+    A worker of the flow type runs it, now or when there is one. With - as the message,
+    it is read from standard input.
     """
+    text = None if message is None else _message(message)
 
-    async def run() -> None:
+    async def run() -> str:
         async with open_store(store, creates=True) as backend:
-            await AgentSessionClient(backend, flow_type).start_session(session, message)
+            client = AgentSessionClient(backend, flow_type)
+            await client.start_session(session, text)
+            return "" if as_json else await wait_for_worker(client, session, store)
 
-    asyncio.run(run())
-    acknowledge(f"Session {session} has started.", as_json=as_json, session_id=session)
+    advice = asyncio.run(run())
+    done = f"Session {session} has started."
+    if text is not None and not text.strip():
+        done += " The message is blank and was not sent."
+    acknowledge(done, advice, as_json=as_json, session_id=session)
 
 
 @click.command()
@@ -61,57 +54,48 @@ def start(session: str, message: str | None, flow_type: str, store: str, *, as_j
 @store_option
 @json_option
 def send(session: str, message: str, store: str, *, as_json: bool) -> None:
-    """Send a user message; it begins the session's next turn."""
+    """Send a user message; it begins the session's next turn.
 
-    async def run() -> bool:
+    With - as the message, it is read from standard input.
+    """
+    text = _message(message)
+
+    async def run() -> str:
         async with open_session(store, session) as client:
-            return await client.send_user_message(session, message)
+            if not await client.send_user_message(session, text):
+                raise CommandError("The message is blank. Nothing was sent.")
+            return "" if as_json else await wait_for_worker(client, session, store)
 
-    if not asyncio.run(run()):
-        raise CommandError("The message is blank. Nothing was sent.")
-    acknowledge(f"Sent to session {session}.", as_json=as_json, session_id=session, sent=True)
+    advice = asyncio.run(run())
+    acknowledge(
+        f"Sent to session {session}.", advice, as_json=as_json, session_id=session, sent=True
+    )
 
 
 @click.command()
 @store_option
 @json_option
 def sessions(store: str, *, as_json: bool) -> None:
-    """List all sessions, oldest first."""
+    """List all sessions, oldest first, with what each does or waits for."""
 
-    async def run() -> list[FlowSummary]:
+    async def run() -> list[tuple[FlowSummary, AgentSnapshot]]:
         async with open_store(store) as backend:
-            return list(await backend.list_flows())
+            summaries = await backend.list_flows()
+            types = {each.flow_type for each in summaries}
+            clients = {each: AgentSessionClient(backend, each) for each in types}
+            return [(each, await _glance(clients[each.flow_type], each)) for each in summaries]
 
     found = asyncio.run(run())
     if as_json:
-        print_json(found)
+        print_json([{**to_builtins(each), "state": standing(each, seen)} for each, seen in found])
     elif found:
         rows = [
-            (each.flow_id, each.flow_type, each.status, clock_time(each.started_at))
-            for each in found
+            (each.flow_id, each.flow_type, _state(each, seen), clock_time(each.started_at))
+            for each, seen in found
         ]
-        print_table(("Session", "Flow type", "Status", "Started"), rows)
+        print_table(("Session", "Flow type", "State", "Started"), rows)
     else:
         print_line("There are no sessions yet.")
-
-
-@click.command()
-@click.argument("session")
-@store_option
-@json_option
-def show(session: str, store: str, *, as_json: bool) -> None:
-    """Show a session: its state, its last messages, and what it waits for."""
-
-    async def run() -> tuple[FlowSummary, AgentSnapshot]:
-        async with open_session(store, session) as client:
-            summary = await client.describe_session(session)
-            return summary, await client.get_agent_snapshot(session)
-
-    summary, snapshot = asyncio.run(run())
-    if as_json:
-        print_json({"session": summary, "snapshot": snapshot})
-    else:
-        _show(summary, snapshot)
 
 
 @click.command()
@@ -130,67 +114,29 @@ def stop(session: str, reason: str, store: str, *, as_json: bool) -> None:
     acknowledge(f"Session {session} is stopped.", as_json=as_json, session_id=session)
 
 
-def acknowledge(sentence: str, *, as_json: bool, **facts: object) -> None:
-    """Say that something was done; as JSON, print the facts of it."""
+def acknowledge(sentence: str, advice: str = "", *, as_json: bool, **facts: object) -> None:
+    """Say that something was done, and what is left to do; as JSON, print the facts of it."""
     if as_json:
         print_json(facts)
-    else:
-        print_line(sentence)
+        return
+    print_line(sentence)
+    if advice:
+        click.echo(printable(advice))
 
 
-def described_call(call: AgentInterrupt) -> str:
-    """Return the tool call that an interrupt is about, on one line."""
-    return f"{call.tool_name} {shortened(as_text(call.arguments))}"
+def _message(argument: str) -> str:
+    """Return the message that an argument is, or that it says to read."""
+    return sys.stdin.read().rstrip("\n") if argument == "-" else argument
 
 
-def _show(summary: FlowSummary, snapshot: AgentSnapshot) -> None:
-    print_fields(_summary_fields(summary, snapshot))
-    for message in snapshot.messages:
-        text = message.text
-        if text is None:
-            text = shortened(as_text(message.framework_item))
-        print_line()
-        print_line(f"{message.sequence}  {message.role}  {message.turn_id}", "bold")
-        print_line(text)
-    if snapshot.tool_calls:
-        print_line()
-        print_table(
-            ("Tool call", "Tool", "Effect", "Status", "Arguments"),
-            [
-                (
-                    each.tool_call_id,
-                    each.tool_name,
-                    each.effect,
-                    each.status,
-                    as_text(each.arguments),
-                )
-                for each in snapshot.tool_calls
-            ],
-        )
-    for interrupt in snapshot.pending_interrupts:
-        print_line()
-        print_line(f"Waits for an approval: {described_call(interrupt)}", "bold")
-        print_line(f"  dex-agents approve {summary.flow_id} {interrupt.interrupt_id}")
+async def _glance(client: AgentSessionClient, summary: FlowSummary) -> AgentSnapshot:
+    """Return the snapshot of a running session; how a closed one stands, its summary knows."""
+    if summary.status != "running":
+        return AgentSnapshot()
+    return await client.get_agent_snapshot(summary.flow_id)
 
 
-def _summary_fields(summary: FlowSummary, snapshot: AgentSnapshot) -> list[tuple[str, str]]:
-    state, usage = snapshot.state, snapshot.usage
-    fields = [
-        ("Session", summary.flow_id),
-        ("Flow type", summary.flow_type),
-        ("Status", summary.status),
-        ("Started", clock_time(summary.started_at)),
-    ]
-    if summary.closed_at is not None:
-        fields.append(("Closed", clock_time(summary.closed_at)))
-    if summary.failure:
-        fields.append(("Reason", summary.failure))
-    if state is None:
-        return [*fields, ("State", "not yet begun: it waits for a worker")]
-    fields.append(("State", f"{state.status.replace('_', ' ')}, turn {state.turn_number}"))
-    if state.last_turn_error:
-        fields.append(("Last turn", f"failed: {state.last_turn_error}"))
-    if snapshot.queued_message_count:
-        fields.append(("Queued", f"{snapshot.queued_message_count} messages"))
-    tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
-    return [*fields, ("Model calls", f"{usage.model_calls} ({tokens})")]
+def _state(summary: FlowSummary, snapshot: AgentSnapshot) -> str:
+    text = standing(summary, snapshot)
+    has_failed = snapshot.state is not None and snapshot.state.last_turn_error is not None
+    return f"{text}; its last turn failed" if has_failed else text

@@ -11,6 +11,11 @@ from dex_agents.records import AgentSnapshot, AgentStatus
 
 __all__ = ("missing_worker", "standing", "wait_for_worker")
 
+_DOES = {
+    AgentStatus.WAITING_FOR_USER_MESSAGE: "waits for the user",
+    AgentStatus.RUNNING_MODEL: "running the model",
+    AgentStatus.RUNNING_TOOLS: "running tools",
+}
 _LOOKS = 20
 _LOOK_SECONDS = 0.025
 
@@ -26,11 +31,8 @@ def standing(summary: FlowSummary, snapshot: AgentSnapshot) -> str:
         return "waits for approval"
     if summary.waits_for_worker:
         return "waits for a worker"
-    if state.status is AgentStatus.RUNNING_TOOLS:
-        return "running tools"
-    if state.status is AgentStatus.RUNNING_MODEL or snapshot.queued_message_count:
-        return "running the model"
-    return "waits for the user"
+    is_idle = state.status is AgentStatus.WAITING_FOR_USER_MESSAGE
+    return _DOES[state.status] if snapshot.queued_message_count == 0 or not is_idle else "running"
 
 
 def missing_worker(summary: FlowSummary, store: str) -> str:
@@ -40,7 +42,7 @@ def missing_worker(summary: FlowSummary, store: str) -> str:
     command = typed_command(store, "worker", "MODULE:FLOW")
     return (
         "No worker has taken it up so far. "
-        f"If none serves the flow type {summary.flow_type}, start one: {command}"
+        f"If none serves the flow type {summary.flow_type}, start one:\n  {command}"
     )
 
 

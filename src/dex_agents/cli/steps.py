@@ -100,7 +100,7 @@ def _row(
         what=facts.get("what", _WHAT.get(last.step_type, "")),
         attempts=last.final_attempt,
         outcome="; ".join([facts.get("outcome", ended), *failures]),
-        scheduled_at=min(entry.scheduled_at for entry in entries),
+        scheduled_at=min(entry.scheduled_at for entry in entries if entry.scheduled_at),
         begun_at=last.begun_at,
         ended_at=last.at,
     )

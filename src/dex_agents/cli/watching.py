@@ -41,7 +41,7 @@ _DELTAS = (AgentEventType.TEXT_DELTA, AgentEventType.REASONING_DELTA)
 @store_option
 @json_option
 def events(session: str, position: str | None, store: str, *, follow: bool, as_json: bool) -> None:
-    """Print a session's events; with --json one object a line."""
+    """Print a session's events; with --json, one object a line."""
     asyncio.run(_print_events(session, position, store, follow=follow, as_json=as_json))
 
 
@@ -60,7 +60,7 @@ def history(session: str, store: str, *, as_json: bool) -> None:
     if as_json:
         print_json(entries)
     else:
-        columns = ("!Time", "!Step", "#Attempt", "What happened", "#Took", "Error")
+        columns = ("!Time", "!Step", "#Attempt", "#Took", "What, and why")
         print_table(columns, [_history_row(entry) for entry in entries])
 
 
@@ -142,5 +142,7 @@ def _history_row(entry: StepHistoryEntry) -> tuple[str, ...]:
     name = entry.step_execution_id or entry.step_type
     attempt = str(entry.final_attempt) if entry.final_attempt else ""
     took = seconds(entry.at - entry.begun_at) if entry.begun_at else ""
-    what = entry.event_type.removeprefix("step_").removeprefix("execute_").replace("_", " ")
-    return clock_time(entry.at), name, attempt, what, took, error_text(entry)
+    what = entry.event_type.replace("wait_for", "wait").replace("execution_", "")
+    what = what.removeprefix("step_").removeprefix("execute_").replace("_", " ")
+    lines = (what, error_text(entry)) if entry.error else (what,)
+    return clock_time(entry.at), name, attempt, took, "\n".join(lines)

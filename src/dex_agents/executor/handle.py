@@ -387,6 +387,10 @@ class FlowHandle:
         attempts, self.attempts = self.attempts, {}
         for attempt in attempts.values():
             attempt.cancel()
+        if self._is_behind:  # nothing of it can be written any more, and nobody tries again
+            entries, self._entries = self._entries, deque()
+            for entry in entries:
+                entry.refuse(self._refusal or CommitConflict())
 
 
 def _resolve(entry: _Entry) -> None:

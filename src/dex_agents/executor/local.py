@@ -171,6 +171,9 @@ class LocalBackend:
             return machine.apply(state, event, self._store.clock.now()).changes
 
         def done(error: BaseException | None) -> None:
+            if error is None:  # wakes, whether or not the caller is still there
+                for worker in self._workers:
+                    worker.wake(flow_id)
             if future.done():
                 return
             if error is not None:
@@ -180,8 +183,6 @@ class LocalBackend:
 
         self._store.transact(flow_id, transact, done)
         await future
-        for worker in self._workers:
-            worker.wake(flow_id)
         return result
 
     def _worker_for(self, flow_type: str) -> Executor | None:
