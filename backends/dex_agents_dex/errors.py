@@ -58,8 +58,16 @@ def translated(address: str, flow_id: str, call: str) -> Iterator[None]:
     except grpc.RpcError as error:
         raise StoreUnavailableError(f"at {address}", f"{call}: {error.details()}") from error
     except dex.DexServiceError as error:
-        if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            raise EncodingError(f"The message of {call}", error.detail) from error
-        if error.code in _OUT_OF_REACH:
-            raise StoreUnavailableError(f"at {address}", error.detail) from error
-        raise
+        ours = _by_code(address, call, error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _by_code(address: str, call: str, error: dex.DexServiceError) -> Exception | None:
+    """Return an error that the SDK has no class for as ours, or None."""
+    if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return EncodingError(f"The message of {call}", error.detail)
+    if error.code in _OUT_OF_REACH:
+        return StoreUnavailableError(f"at {address}", error.detail)
+    return None

@@ -34,7 +34,7 @@ async def read_flow_history(service: Any, flow_id: str, run_id: str) -> list[Ste
 
 def _entry(event: pb.FlowHistoryEvent) -> StepHistoryEntry:
     kind = event.WhichOneof("payload") or "unknown"  # of a server that knows more
-    payload = getattr(event, kind, None)
+    payload: Any = getattr(event, kind, None)
     name = _NAMES.get(kind, kind)
     if not kind.startswith("step_"):
         return StepHistoryEntry(name, getattr(payload, "rpc_name", ""), "", 0, at=_seconds(event))

@@ -26,15 +26,17 @@ class TestSQLite(BackendContract):
 class TestDexPulling(BackendContract):
     @asynccontextmanager
     async def serving(self, folder: Path) -> AsyncIterator[str]:
-        async with DexEmulator(dispatch_wait=60) as emulator:
+        async with DexEmulator(store=f"sqlite:///{folder}/dex.db", dispatch_wait=60) as emulator:
             yield f"dex://{emulator.address}"
 
 
 class TestDexListening(BackendContract):
     @asynccontextmanager
     async def serving(self, folder: Path) -> AsyncIterator[str]:
-        with socket.socket() as probe:  # a worker that comes back needs its address
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        async with DexEmulator() as emulator:
-            yield f"dex://{emulator.address}?worker=127.0.0.1:{port}"
+        address = folder / "worker"  # one that comes back is looked for where it was
+        if not address.exists():
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                address.write_text(f"127.0.0.1:{probe.getsockname()[1]}")
+        async with DexEmulator(store=f"sqlite:///{folder}/dex.db") as emulator:
+            yield f"dex://{emulator.address}?worker={address.read_text()}"

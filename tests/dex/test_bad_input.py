@@ -619,7 +619,7 @@ async def test_a_worker_that_cannot_listen_says_so():
         DexBackend(emulator.address, worker_address=emulator.address) as backend,
     ):
         entered = False
-        with pytest.raises(RuntimeError, match=f"{emulator.address}"):
+        with pytest.raises(StoreUnavailableError, match=f"{emulator.address}"):
             async with backend.worker([flow(done())]):
                 entered = True
         assert not entered
@@ -630,7 +630,7 @@ async def test_a_worker_without_a_server_says_so(kind):
     """A worker that finds no server fails its start, with the reason."""
     address = "127.0.0.1:0" if kind == "listening" else None
     backend = DexBackend("127.0.0.1:1", worker_address=address)
-    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1"):
         async with backend.worker([flow(done())]):
             raise AssertionError
 

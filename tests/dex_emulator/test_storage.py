@@ -87,6 +87,7 @@ async def test_an_attempt_that_was_cut_off_counts(tmp_path, mode):
     port = int(emulator.address.rpartition(":")[2])
     async with emulator_over(path, port):
         # The same worker and client find the new emulator on the old port.
+        await asyncio.wait_for(stack.client._channel.channel_ready(), 10)
         assert await stack.output(flow_id) == "attempt 2"
         await stack.close()
 

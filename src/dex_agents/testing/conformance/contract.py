@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -32,15 +31,6 @@ class BackendContract(FlowRules, SessionRules):
     backend through its entry point. A test that needs a capability which the
     backend does not declare is skipped, and says so.
     """
-
-    def serving(self, folder: Path) -> AbstractAsyncContextManager[str]:
-        """Run what the backend needs beside it while the block runs, and yield its URL.
-
-        Args:
-            folder: For one test. Serving it again must find what was stored, if
-                the backend is durable.
-        """
-        raise NotImplementedError
 
     @pytest_asyncio.fixture
     async def url(self, tmp_path: Path) -> AsyncIterator[str]:
