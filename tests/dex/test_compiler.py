@@ -457,7 +457,8 @@ def test_a_stream_too_large_is_named():
 
 
 @pytest.mark.parametrize(
-    "name", ["get_steps", "table", "stream", "_steps", "_definitions", "__init__", "__class__"]
+    "name",
+    ["get_steps", "table", "stream", "abandon", "_steps", "_definitions", "__init__", "__class__"],
 )
 def test_an_rpc_cannot_take_the_name_of_a_method(name):
     """A Flow's own methods stay what they are."""

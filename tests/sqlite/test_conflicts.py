@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec import Raw
 from msgspec.structs import replace
 
+from dex_agents import AgentSessionClient, session_table
 from dex_agents.executor import Commit, CommitConflict, Lineage, SystemClock
 from dex_agents.machine import Changes, FlowHeader
-from dex_agents.testing import wait_until
+from dex_agents.testing import ScriptedRunner, wait_for_agent_snapshot, wait_until
+from dex_agents_sqlite import SqliteBackend
 from dex_agents_sqlite.store import SqliteStore
 
 HEADER = FlowHeader(flow_id="f", flow_type="T", version=1, wake_at=0.0, started_at=1.0)
@@ -53,3 +57,48 @@ async def test_what_follows_a_refused_commit_is_refused(tmp_path):
     assert list(mine.load("f").queues["Inbox"]) == [1, 2, 3]
     await mine.close()
     await other.close()
+
+
+async def test_a_caller_that_fails_takes_nobody_along(tmp_path):
+    """Of a group of commits everybody is told, though the first one's callback raises."""
+    outcomes, faults = {}, []
+    store = SqliteStore(tmp_path / "s.db", SystemClock())
+    await store.open()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    def broken(error):
+        raise RuntimeError("in a callback")
+
+    store.transact("f", lambda state, reader: None, broken)
+    store.transact("g", lambda state, reader: None, told(outcomes, "other"))
+    await wait_until("the other", lambda: "other" in outcomes)
+    await store.close()
+    assert outcomes == {"other": None}
+    assert [str(each["exception"]) for each in faults] == ["in a callback"]
+
+
+async def test_a_cancelled_caller_still_wakes_the_worker(tmp_path):
+    """Its message is stored, so the worker takes it up at once, not when it looks next."""
+    table = session_table(ScriptedRunner([["hello"], ["again"]]), flow_type="T")
+    async with (
+        SqliteBackend(tmp_path / "s.db") as backend,
+        backend.worker([table], lease_seconds=3600, max_resident_flows=0),
+    ):
+        sessions = AgentSessionClient(backend, table)
+        await sessions.start_session("s", "hi")
+        await _answered(sessions, 1)
+        sending = asyncio.create_task(sessions.send_user_message("s", "once more"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        sending.cancel()
+        await _answered(sessions, 2)
+
+
+async def _answered(sessions, turns):
+    await wait_for_agent_snapshot(
+        sessions,
+        "s",
+        lambda seen: len(seen.messages) == 2 * turns,
+        description=f"answer {turns}",
+        timeout=5,
+    )

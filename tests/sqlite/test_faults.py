@@ -160,3 +160,27 @@ async def test_both_ways_to_commit_keep_the_order(tmp_path, monkeypatch, quick):
             snapshot = await answered(sessions, name)
             assert [m.sequence for m in snapshot.messages] == [1, 2, 3, 4]
     assert len(effects) == 10
+
+
+async def test_nobody_waits_for_a_worker_that_ends_while_the_disk_is_full(tmp_path):
+    """A request that could not be written is refused when the worker ends."""
+
+    def answer(turn):
+        return "x" * 200_000
+
+    table = session_table(ScriptedRunner(answer), flow_type="Writer")
+    async with SqliteBackend(tmp_path / "s.db") as backend:
+        sessions = AgentSessionClient(backend, table)
+        async with backend.worker([table], grace_seconds=0.0):
+            await sessions.start_session("a")
+            await wait_for_agent_snapshot(
+                sessions, "a", lambda seen: seen.state, description="the start"
+            )
+            full(backend)
+            asked = [
+                asyncio.create_task(sessions.send_user_message("a", "y" * 50_000)) for _ in range(3)
+            ]
+            await asyncio.sleep(0.05)  # refused, and waiting to be tried again
+        told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+        assert {type(each) for each in told} <= {StoreUnavailableError, bool}
+        heal(backend)
