@@ -82,22 +82,23 @@ async def test_a_cancelled_caller_still_wakes_the_worker(tmp_path):
     table = session_table(ScriptedRunner([["hello"], ["again"]]), flow_type="T")
     async with (
         SqliteBackend(tmp_path / "s.db") as backend,
-        backend.worker([table], lease_seconds=3600, max_resident_flows=0),
+        backend.worker([table], lease_seconds=3600, max_resident_flows=1) as worker,
     ):
         sessions = AgentSessionClient(backend, table)
-        await sessions.start_session("s", "hi")
-        await _answered(sessions, 1)
+        for name in ("s", "resident in its place"):
+            await sessions.start_session(name, "hi")
+            await _answered(sessions, name, 1)
+        await wait_until("room made", lambda: worker.resident("s") is None)
         sending = asyncio.create_task(sessions.send_user_message("s", "once more"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is queued, and not yet committed
         sending.cancel()
-        await _answered(sessions, 2)
+        await _answered(sessions, "s", 2)
 
 
-async def _answered(sessions, turns):
+async def _answered(sessions, name, turns):
     await wait_for_agent_snapshot(
         sessions,
-        "s",
+        name,
         lambda seen: len(seen.messages) == 2 * turns,
         description=f"answer {turns}",
         timeout=5,
