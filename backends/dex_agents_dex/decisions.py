@@ -33,8 +33,8 @@ MAX_SECONDS = MAX_ATTEMPTS = 2**31 - 1
 """The longest duration and the most attempts that the wire holds."""
 
 
-class Counter(Protocol):
-    """Counts the bytes of a result; see `dex_agents_dex.contexts`."""
+class ByteBudget(Protocol):
+    """Counts the bytes of a result and refuses too many; see `dex_agents_dex.contexts`."""
 
     def count(self, size: int) -> None: ...
 
@@ -151,7 +151,9 @@ class Translator:
 
     # Decisions
 
-    def decision(self, source: Step[Any], decision: Decision, counter: Counter) -> dex.StepDecision:
+    def decision(
+        self, source: Step[Any], decision: Decision, budget: ByteBudget
+    ) -> dex.StepDecision:
         """Return a decision.
 
         Raises:
@@ -159,7 +161,7 @@ class Translator:
             EncodingError: An input or the output cannot be sent.
         """
         self._table.require_decision(source, decision)
-        translated = self._ending(source, decision, counter)
+        translated = self._ending(source, decision, budget)
         if decision.cancel_steps:
             translated = translated.with_canceling_steps(*self._classes(decision.cancel_steps))
         if decision.cancel_sibling_steps:
@@ -169,7 +171,7 @@ class Translator:
         return translated
 
     def rpc_result(
-        self, source: Rpc[Any, Any], result: RpcResult[Any], counter: Counter
+        self, source: Rpc[Any, Any], result: RpcResult[Any], budget: ByteBudget
     ) -> dex.RPCResult[Any]:
         """Return what an RPC returns.
 
@@ -181,21 +183,23 @@ class Translator:
         output = to_wire(
             result.output, source.output, hint_of(source.output), f"output of {source.name}"
         )
-        counter.count(output.size)
+        budget.count(output.size)
         return dex.RPCResult(
             output.value,
-            tuple(self._movement(each, counter) for each in result.next_steps),
+            tuple(self._movement(each, budget) for each in result.next_steps),
             self._classes(result.cancel_steps),
         )
 
-    def _ending(self, source: Step[Any], decision: Decision, counter: Counter) -> dex.StepDecision:
+    def _ending(
+        self, source: Step[Any], decision: Decision, budget: ByteBudget
+    ) -> dex.StepDecision:
         if decision.close is None:
-            return dex.go_to_many(*(self._movement(each, counter) for each in decision.next_steps))
+            return dex.go_to_many(*(self._movement(each, budget) for each in decision.next_steps))
         if decision.close is CloseKind.DEAD_END:
             return dex.dead_end()
         if decision.close is CloseKind.FORCE_FAIL:
             reason = to_wire(str(decision.output), str, str, f"output of {source.name}")
-            counter.count(reason.size)
+            budget.count(reason.size)
             return dex.force_fail(reason.value)
         complete = (
             dex.graceful_complete
@@ -205,13 +209,13 @@ class Translator:
         if decision.output is None:
             return complete()
         output = to_wire(decision.output, object, Json, f"output of {source.name}")
-        counter.count(output.size)
+        budget.count(output.size)
         return complete(output.value)
 
-    def _movement(self, movement: Movement, counter: Counter) -> dex.StepMovement[Any]:
+    def _movement(self, movement: Movement, budget: ByteBudget) -> dex.StepMovement[Any]:
         tp = self._table.step(movement.step).input
         sent = to_wire(movement.input, tp, hint_of(tp), f"input of {movement.step}")
-        counter.count(sent.size)
+        budget.count(sent.size)
         if problems := list(option_problems(movement.step, movement.options)):
             raise FlowDefinitionError(self._table.flow_type, problems)
         return dex.StepMovement.of(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dex_agents.testing import BackendContract
 from dex_agents_dex.emulator import DexEmulator
+from tests.addresses import free_address
 
 
 class TestMemory(BackendContract):
@@ -35,8 +35,6 @@ class TestDexListening(BackendContract):
     async def serving(self, folder: Path) -> AsyncIterator[str]:
         address = folder / "worker"  # one that comes back is looked for where it was
         if not address.exists():
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                address.write_text(f"127.0.0.1:{probe.getsockname()[1]}")
+            address.write_text(free_address())
         async with DexEmulator(store=f"sqlite:///{folder}/dex.db") as emulator:
             yield f"dex://{emulator.address}?worker={address.read_text()}"

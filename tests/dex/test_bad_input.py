@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import textwrap
@@ -35,6 +34,7 @@ from dex_agents_dex import DexBackend, IncompatibleDexError, WorkerCallError
 from dex_agents_dex.emulator import DexEmulator
 from dex_agents_dex.sdk import require_sdk
 from dex_agents_dex.wire import MAX_BYTES
+from tests.addresses import free_address
 from tests.dex.running import (
     INBOX,
     ITEMS,
@@ -638,18 +638,11 @@ async def test_a_worker_without_a_server_says_so(kind):
 async def test_a_worker_that_is_left_at_once_ends_well():
     """A block that does nothing starts and ends a worker, whatever its address."""
     async with DexEmulator() as emulator:
-        for address in (None, "127.0.0.1:0", f"127.0.0.1:{_free_port()}"):
+        for address in (None, "127.0.0.1:0", free_address()):
             async with DexBackend(emulator.address, worker_address=address) as backend:
                 for _ in range(2):
                     async with backend.worker([flow(done())]):
                         pass
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def test_two_workers_share_the_work_and_one_may_leave():

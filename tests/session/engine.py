@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -30,6 +29,7 @@ from dex_agents_dex.emulator import DexEmulator
 from dex_agents_dex.emulator.snapshot import messages_of
 from dex_agents_memory import MemoryBackend
 from dex_agents_sqlite import SqliteBackend
+from tests.addresses import free_address
 
 READ = ToolPolicy(ToolEffect.READ)
 IDEMPOTENT = ToolPolicy(ToolEffect.IDEMPOTENT_WRITE)
@@ -187,20 +187,13 @@ def _plain(value: Any) -> Any:
     return getattr(value, value.WhichOneof("kind"))
 
 
-def _free_port() -> int:
-    """Return a port for workers that come and go, but are always looked for there."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def open_dex(name: str, **options: Any) -> AsyncIterator[DexEngine]:
     """Open an engine on the emulator, in virtual time."""
     clock = VirtualClock()
     clock.patience = 1.5
     async with DexEmulator(clock=clock, dispatch_wait=60) as emulator:
-        worker = None if name == "dex-pull" else f"127.0.0.1:{_free_port()}"
+        worker = None if name == "dex-pull" else free_address()
         backend = DexBackend(emulator.address, worker_address=worker, clock=clock, **options)
         async with backend:
             engine = DexEngine(emulator, backend, clock)

@@ -83,7 +83,7 @@ class VirtualClock:
         patience: For how many real seconds without a change, before virtual time moves on.
     """
 
-    _QUIET_ROUNDS = 50  # loop rounds without any arranged call after which all is settled
+    _QUIET_ROUNDS = 50  # loop rounds in which whatever needs no thread has come to rest
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start
@@ -134,11 +134,11 @@ class VirtualClock:
         """Let the event loop run until nothing moves, and wait once for whatever really waits."""
         await self._quiet()
         before: set[Hashable] = set()
-        patience = 0.0
+        deadline = 0.0
         while waiting := self._running_now() - self._hanging:
             if waiting != before:
-                before, patience = waiting, time.monotonic() + self.patience
-            elif time.monotonic() > patience:
+                before, deadline = waiting, time.monotonic() + self.patience
+            elif time.monotonic() > deadline:
                 self._hanging |= waiting
             await asyncio.sleep(_LOOK_SECONDS)
             await self._quiet()

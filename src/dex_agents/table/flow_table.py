@@ -130,7 +130,8 @@ class FlowTable:
 
         Raises:
             UndeclaredError: It waits on a Channel that the table does not declare.
-            ValueError: It has no group of conditions, or a group names none.
+            ValueError: It has no group of conditions, or a group names a condition
+                that the wait does not have.
         """
         for condition in wait.conditions:
             if not isinstance(condition, Timer) and not self.declares(condition.channel):
@@ -303,7 +304,7 @@ def _reachable(table: FlowTable) -> set[str]:
     frontier += [target for rpc in table.rpcs for target in rpc.next_steps]
     while frontier:
         name = frontier.pop()
-        if name in reached or name not in {step.name for step in table.steps}:
+        if name in reached or not table.has_step(name):
             continue
         reached.add(name)
         step = table.step(name)
