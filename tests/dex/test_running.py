@@ -926,11 +926,11 @@ async def test_a_silent_attempt_is_dead_and_one_that_is_kept_alive_is_not(runs):
     async def kept(context: Any, _given: Any) -> Decision:
         attempts.append(("Kept", context.attempt))
         with context.keep_alive(0.1):
-            await asyncio.sleep(2)
+            await asyncio.sleep(3)  # the timeout, on these fast clocks, is two seconds
         await context.heartbeat()
         return Decision.graceful_complete()
 
-    options = {"heartbeat_timeout": 20.0, "retry": RetryPolicy(max_attempts=2)}
+    options = {"heartbeat_timeout": 40.0, "retry": RetryPolicy(max_attempts=2)}
     table = flow(step("Start", start, "Kept", **options), step("Kept", kept, **options))
     assert (await runs.run(table)).status == "completed"
     assert attempts == [("Start", 1), ("Start", 2), ("Kept", 1)]

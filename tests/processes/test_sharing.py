@@ -107,10 +107,11 @@ async def test_a_stop_by_a_client_reaches_the_worker(workshop):
     await workshop.sessions.start_session("once-1", "write")
     await gate.wait_until_reached()
     await workshop.sessions.stop_session("once-1", "enough")
-    await asyncio.sleep(0.2)  # the worker polls the file every few milliseconds
-    gate.release()
     await workshop.sessions.start_session("chat-2", "still there?")
-    await workshop.settled("chat-2")
+    await workshop.settled("chat-2")  # so the worker has looked at the file since
+    gate.release()
+    await workshop.sessions.send_user_message("chat-2", "and now?")
+    await workshop.settled("chat-2", turns=2)
 
     summary = await workshop.sessions.describe_session("once-1")
     assert (summary.status, summary.failure) == ("stopped", "enough")
