@@ -175,9 +175,15 @@ class MemoryStore:
     # Owning
 
     def claim(
-        self, worker: str, flow_types: Sequence[str], limit: int, done: Callable[[list[str]], None]
+        self,
+        worker: str,
+        lease_seconds: float,
+        flow_types: Sequence[str],
+        limit: int,
+        done: Callable[[list[str]], None],
     ) -> None:
         """Make a worker the owner of flows that need one now."""
+        self.renew(worker, lease_seconds)
         now = self.clock.now()
         claimed: list[str] = []
         for flow_id, wake_at in self._waking.items():
@@ -196,8 +202,10 @@ class MemoryStore:
         )
 
     def owned_versions(self, worker: str, flow_ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the version of these flows, as far as the worker owns them."""
-        found = ((flow_id, self._flows.get(flow_id)) for flow_id in flow_ids)
+        """Return the version of these flows, as far as the worker owns them, and of due ones."""
+        now = self.clock.now()
+        due = [flow_id for flow_id, wake_at in self._waking.items() if wake_at <= now]
+        found = ((flow_id, self._flows.get(flow_id)) for flow_id in (*due, *flow_ids))
         return {
             flow_id: flow.header.version
             for flow_id, flow in found

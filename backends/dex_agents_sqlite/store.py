@@ -207,7 +207,12 @@ class SqliteStore:
     # Owning
 
     def claim(
-        self, worker: str, flow_types: Sequence[str], limit: int, done: Callable[[list[str]], None]
+        self,
+        worker: str,
+        lease_seconds: float,
+        flow_types: Sequence[str],
+        limit: int,
+        done: Callable[[list[str]], None],
     ) -> None:
         """Make a worker the owner of flows that need one now and that no living worker owns."""
         try:
@@ -220,8 +225,10 @@ class SqliteStore:
         claimed: list[str] = []
 
         def write(connection: apsw.Connection) -> None:
+            now = self.clock.now()
+            connection.execute(QUERIES["renew_lease"], (worker, now + lease_seconds))
             for flow_id in due:
-                names = {"worker": worker, "flow_id": flow_id, "now": self.clock.now()}
+                names = {"worker": worker, "flow_id": flow_id, "now": now}
                 connection.execute(QUERIES["claim_flow"], names)
                 if connection.changes():
                     claimed.append(flow_id)

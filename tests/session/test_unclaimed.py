@@ -68,9 +68,8 @@ async def test_a_dead_workers_session_waits_again(tmp_path):
         client = AgentSessionClient(backend, FLOW)
         await client.start_session("s-1", "good morning")
         store = backend._store
-        store.renew("dead", 0.0)
         claimed = []
-        store.claim("dead", ["Agent"], 1, claimed.extend)
+        store.claim("dead", 0.0, ["Agent"], 1, claimed.extend)
         await store._writer._idle.wait()
         assert claimed == ["s-1"]
         assert await waits(backend)

@@ -18,7 +18,6 @@ from dex_agents.executor.handle import FlowHandle, Served
 from dex_agents.executor.store import Store
 from dex_agents.executor.watchdog import Watchdog
 from dex_agents.machine import (
-    AttemptsLost,
     Event,
     Execution,
     Failure,
@@ -26,7 +25,6 @@ from dex_agents.machine import (
     FlowStatus,
     Machine,
     TableRules,
-    TimeAdvanced,
 )
 from dex_agents.table import FlowTable, Stream
 from dex_agents.telemetry import Telemetry, names
@@ -35,7 +33,9 @@ __all__ = ("Executor",)
 
 T = TypeVar("T")
 
-WORKER_LOST = Failure("The worker that ran this attempt is gone.", "dex_agents.WorkerLost")
+_CLAIM = 64
+"""How many flows are claimed at once."""
+
 WORKER_STOPPED = Failure("The worker was stopped during this attempt.", "dex_agents.WorkerStopped")
 
 
@@ -198,7 +198,8 @@ class Executor:
             return
         self._is_claiming = True
         types = tuple(self._served)
-        self.store.claim(self.worker, types, min(self.free_slots(), 64), self._claimed)
+        limit = min(self.free_slots(), _CLAIM)
+        self.store.claim(self.worker, self._lease_seconds, types, limit, self._claimed)
 
     def _claimed(self, flow_ids: list[str]) -> None:
         self._is_claiming = False
@@ -213,12 +214,8 @@ class Executor:
             state = self.store.load(flow_id)
             if state is None or state.header.status is not FlowStatus.RUNNING:
                 return
-            handle = self._adopt(state, state.header.flow_type)
-            if state.running:
+            if self._adopt(state, state.header.flow_type).take_over():
                 self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
-                handle.submit(AttemptsLost(WORKER_LOST))
-            else:
-                handle.submit(TimeAdvanced())
         except DexAgentsError as error:
             # One flow that cannot be read must not keep the others waiting.
             self._telemetry.warn(names.FLOW_UNREADABLE, session_id=flow_id, error=str(error))

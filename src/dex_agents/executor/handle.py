@@ -25,19 +25,25 @@ from dex_agents.executor.clock import Alarm
 from dex_agents.executor.store import Commit, CommitConflict, Lineage, Store
 from dex_agents.machine import (
     AttemptAbandoned,
+    AttemptFailed,
+    AttemptsLost,
     Begin,
     Cancel,
     Event,
     Execution,
+    Failure,
     FlowState,
     FlowStatus,
     Machine,
+    Phase,
     TimeAdvanced,
     Transition,
 )
 from dex_agents.table import FlowTable
 
 __all__ = ("FlowHandle", "Owner", "Served")
+
+WORKER_LOST = Failure("The worker that ran this attempt is gone.", "dex_agents.WorkerLost")
 
 T = TypeVar("T")
 
@@ -95,21 +101,26 @@ class _Entry:
         decide: Gives the event, on the newest state; what it raises refuses the entry.
         future: The caller who waits for the outcome. An entry without one is a
             worker's own, and is kept while the store is unavailable.
-        subject: The execution that it reports of.
+        subject: The attempt that it reports of.
+        is_finding: Whether it only says what fresh state showed, which the next fresh
+            state may contradict.
         begun: How many attempts it handed out.
     """
 
-    __slots__ = ("begun", "decide", "future", "result", "subject", "transition")
+    __slots__ = ("begun", "decide", "future", "is_finding", "result", "subject", "transition")
 
     def __init__(
         self,
         decide: Callable[[FlowHandle], tuple[Event | None, Any]],
         future: asyncio.Future[Any] | None,
-        subject: str | None,
+        subject: Execution | None = None,
+        *,
+        is_finding: bool = False,
     ) -> None:
         self.decide = decide
         self.future = future
         self.subject = subject
+        self.is_finding = is_finding
         self.begun = 0
         self.result: Any = None
         self.transition: Transition | None = None
@@ -151,6 +162,7 @@ class FlowHandle:
         self._alarm: Alarm | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._is_dropped = False
+        self._inherited = {_identity(state.executions[name]) for name in state.running}
 
     @property
     def is_idle(self) -> bool:
@@ -169,10 +181,20 @@ class FlowHandle:
 
     # Events in
 
-    def submit(self, event: Event) -> None:
-        """Take an event of this worker's own; it is kept until the store has it."""
-        subject = getattr(event, "execution_id", None)
+    def submit(self, event: Event, subject: Execution | None = None) -> None:
+        """Take an event of this worker's own, of an attempt or not; it is kept until stored."""
         self._take(_Entry(lambda _: (event, None), None, subject))
+
+    def take_over(self) -> bool:
+        """Begin to serve a flow; return whether it was left with attempts running.
+
+        Whoever ran them, this very worker before it lost the flow perhaps, is gone.
+        """
+        self._find(AttemptsLost(WORKER_LOST) if self._inherited else TimeAdvanced())
+        return bool(self._inherited)
+
+    def _find(self, event: Event) -> None:
+        self._take(_Entry(lambda _: (event, None), None, is_finding=True))
 
     def request(self, decide: Callable[[FlowHandle], tuple[Event | None, T]]) -> asyncio.Future[T]:
         """Take a caller's request.
@@ -187,7 +209,7 @@ class FlowHandle:
             turned out to be another worker's.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._take(_Entry(decide, future, None))
+        self._take(_Entry(decide, future))
         return future
 
     def tick(self) -> None:
@@ -196,14 +218,15 @@ class FlowHandle:
         state = self.state
         if self._is_behind or state.header.status is not FlowStatus.RUNNING:
             return
-        is_due = any(at <= now for at in state.timed.values())
-        can_begin = self._owner.free_slots() > 0 and any(
-            state.executions[name].due_at <= now for name in state.runnable
-        )
-        if is_due or can_begin:
+        has_waited = any(at <= now for at in state.timed.values())
+        can_begin = any(state.executions[name].due_at <= now for name in state.runnable)
+        if has_waited or (can_begin and self._owner.free_slots() > 0):
             self.submit(TimeAdvanced())
-        elif state.runnable:
+        elif can_begin:
             self._owner.starve(self)
+        else:
+            self._applied_at = min(self._applied_at, now)  # a clock that was set back
+            self._set_alarm()
 
     def _take(self, entry: _Entry) -> None:
         if self._is_behind:
@@ -224,7 +247,8 @@ class FlowHandle:
             _resolve(entry)
             return
         now = self._applied_at = self._store.clock.now()
-        transition = self._machine.apply(self.state, event, now, self._owner.free_slots())
+        owner = self._owner
+        transition = self._machine.apply(self.state, event, now, owner.free_slots(), owner.worker)
         entry.transition = transition
         entry.begun = sum(isinstance(effect, Begin) for effect in transition.effects)
         self._owner.take_slots(entry.begun)
@@ -293,7 +317,7 @@ class FlowHandle:
             del self.attempts[attempt.execution.id]
         self._owner.take_slots(-1)
         if event is not None and not self._is_dropped:
-            self.submit(event)
+            self.submit(event, attempt.execution)
 
     def _set_alarm(self) -> None:
         """Wake for the next Timer or retry, whatever runs meanwhile.
@@ -342,7 +366,8 @@ class FlowHandle:
         except StoreError as error:
             self._reload_later(error)
             return
-        entries, self._entries = self._entries, deque()
+        entries = deque(each for each in self._entries if not each.is_finding)
+        self._entries = deque()
         self._is_behind = False
         if state is None or self.flow_id not in owned:
             self._lose(entries)
@@ -354,28 +379,40 @@ class FlowHandle:
         self.durable_version = state.header.version
         self.attributes = Attributes(self._store.reader(self.flow_id))
         self._lineage = Lineage()
+        running = {_identity(state.executions[name]): name for name in state.running}
         for attempt in list(self.attempts.values()):
-            execution = state.executions.get(attempt.execution.id)
-            if execution is None or execution.attempt != attempt.execution.attempt:
+            if _identity(attempt.execution) not in running:
                 del self.attempts[attempt.execution.id]
                 attempt.cancel()
-        known = {*self.attempts, *(entry.subject for entry in entries)}
-        for execution_id in [each for each in state.running if each not in known]:
-            # Handed out by a commit that was durable although it seemed to fail.
-            lost = state.executions[execution_id]
-            self.submit(AttemptAbandoned(execution_id, lost.attempt, phase=lost.phase))
+        begun = [attempt.execution for attempt in self.attempts.values()]
+        told = [entry.subject for entry in entries if entry.subject is not None]
+        for known in map(_identity, (*begun, *told)):
+            running.pop(known, None)
+        for execution in [state.executions[name] for name in running.values()]:
+            self._find(self._lost(execution))
         for entry in entries:
             self._take(entry)
         self._applied_at = self._store.clock.now()
         self._set_alarm()
         self.tick()
 
+    def _lost(self, execution: Execution) -> Event:
+        """Return what became of a running attempt that nobody here knows of."""
+        is_own = execution.worker == self._owner.worker
+        if is_own and _identity(execution) not in self._inherited:
+            # Handed out by a commit that was durable although it seemed to fail: never begun.
+            return AttemptAbandoned(execution.id, execution.attempt, phase=execution.phase)
+        # The flow was another worker's meanwhile, and the handler may have run there.
+        return AttemptFailed(execution.id, execution.attempt, WORKER_LOST, phase=execution.phase)
+
     def _lose(self, entries: deque[_Entry]) -> None:
         """Give the flow up: another worker owns it, or it is gone."""
         self._owner.drop(self)
         for entry in entries:
             if not entry.refuse(CommitConflict()):
-                self._owner.refused(self, StaleAttemptError(entry.subject or self.flow_id))
+                self._owner.refused(
+                    self, StaleAttemptError(entry.subject.id if entry.subject else self.flow_id)
+                )
 
     def close(self) -> None:
         """Stop every attempt here, without reporting; the store stays as it is."""
@@ -391,6 +428,11 @@ class FlowHandle:
             entries, self._entries = self._entries, deque()
             for entry in entries:
                 entry.refuse(self._refusal or CommitConflict())
+
+
+def _identity(execution: Execution) -> tuple[str, Phase, int]:
+    """Return what tells an attempt from every other one of its flow."""
+    return execution.id, execution.phase, execution.attempt
 
 
 def _resolve(entry: _Entry) -> None:

@@ -212,9 +212,19 @@ class Store(Protocol):
     # Owning
 
     def claim(
-        self, worker: str, flow_types: Sequence[str], limit: int, done: Callable[[list[str]], None]
+        self,
+        worker: str,
+        lease_seconds: float,
+        flow_types: Sequence[str],
+        limit: int,
+        done: Callable[[list[str]], None],
     ) -> None:
-        """Make a worker the owner of flows that need one now and that no living worker owns."""
+        """Make a worker the owner of flows that need one now and that no living worker owns.
+
+        Its lease is renewed in the same write. Otherwise, when the clock was
+        set forward and every lease seems to have ended, workers would take
+        flows from each other until each had renewed its own.
+        """
         ...
 
     def unclaimed(self) -> frozenset[str]:

@@ -104,7 +104,9 @@ class Machine:
         """Return the options that are in force for an execution."""
         return execution.options or self._rules.options(execution.step)
 
-    def apply(self, state: FlowState, event: Event, now: float, slots: int = 0) -> Transition:
+    def apply(
+        self, state: FlowState, event: Event, now: float, slots: int = 0, worker: str = ""
+    ) -> Transition:
         """Advance a state by one event, in place, and return what changed and what follows.
 
         Args:
@@ -112,6 +114,7 @@ class Machine:
             event: What happened.
             now: Seconds since 1970.
             slots: How many attempts the caller can begin at once.
+            worker: The caller's name, which is kept with what it is handed.
 
         Raises:
             FlowAlreadyStartedError: It starts a flow that exists.
@@ -120,7 +123,7 @@ class Machine:
             StaleAttemptError: The attempt is not the current one, or has ended.
         """
         _check(state, event)
-        return _Step(self._rules, state, now, slots).run(event)
+        return _Step(self._rules, state, now, slots, worker).run(event)
 
     def require_locks(self, state: FlowState, rpc: str, names: tuple[str, ...]) -> None:
         """Raise `RpcLockConflictError` when one of these Attributes is held."""
@@ -162,11 +165,12 @@ def _phase_of(
 class _Step:
     """One transition under way: the state it changes, and the record of what it changed."""
 
-    def __init__(self, rules: Rules, state: FlowState, now: float, slots: int) -> None:
+    def __init__(self, rules: Rules, state: FlowState, now: float, slots: int, worker: str) -> None:
         self.rules = rules
         self.state = state
         self.now = now
         self.slots = slots
+        self.worker = worker
         header = state.header
         self.changes = Changes(header=header)
         self.effects: list[Effect] = []
@@ -483,6 +487,7 @@ class _Step:
             begun_at=self.now,
             first_attempt_at=execution.first_attempt_at or self.now,
             locks=locks,
+            worker=self.worker,
         )
         self._put(begun)
         self.effects.append(Begin(begun))

@@ -150,6 +150,7 @@ class Execution(Struct, frozen=True, gc=False, omit_defaults=True):
         last_failure: How the previous attempt failed.
         last_carrier: The W3C carrier of the previous attempt's span.
         locks: The Attributes that it holds, by physical name.
+        worker: Whom the current attempt was handed to, if the caller said.
     """
 
     id: str
@@ -173,6 +174,7 @@ class Execution(Struct, frozen=True, gc=False, omit_defaults=True):
     last_carrier: dict[str, str] = field(default_factory=dict)
     locks: tuple[str, ...] = ()
     wait_failed: bool = False
+    worker: str = ""
 
 
 class FlowHeader(Struct, frozen=True, gc=False, omit_defaults=True):
