@@ -59,6 +59,22 @@ async def test_what_follows_a_refused_commit_is_refused(tmp_path):
     await other.close()
 
 
+async def test_a_claim_renews_the_lease(tmp_path):
+    """When every lease seems to have ended, whoever claims a flow first keeps it."""
+    mine, other = (SqliteStore(tmp_path / "s.db", SystemClock()) for _ in range(2))
+    outcomes, claimed = {}, {}
+    await mine.open()
+    await other.open()
+    mine.commit(Commit("f", "me", changes(1, 1), Lineage(), told(outcomes, "start")))
+    await wait_until("the start", lambda: "start" in outcomes)
+    for name, store in (("first", mine), ("second", other)):
+        store.claim(name, 60.0, ["T"], 1, lambda flows, name=name: claimed.update({name: flows}))
+        await wait_until(f"the {name} claim", lambda name=name: name in claimed)
+    assert claimed == {"first": ["f"], "second": []}
+    await mine.close()
+    await other.close()
+
+
 async def test_a_caller_that_fails_takes_nobody_along(tmp_path):
     """Of a group of commits everybody is told, though the first one's callback raises."""
     outcomes, faults = {}, []
