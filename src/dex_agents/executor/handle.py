@@ -2,7 +2,8 @@
 
 A handle applies an event to the state in memory at once and queues the changes.
 Effects are performed when the changes are durable. Several transitions of one
-flow may be under way; they become durable in order.
+flow may be under way; they become durable in order. What is said on the
+strength of one of them, a refusal too, is said once that one is durable.
 
 When the store refuses a commit (another process changed the flow, or the disk
 is full), everything behind it is refused too. The handle then loads fresh
@@ -101,13 +102,23 @@ class _Entry:
         decide: Gives the event, on the newest state; what it raises refuses the entry.
         future: The caller who waits for the outcome. An entry without one is a
             worker's own, and is kept while the store is unavailable.
+        error: Why it was refused, by a state that may be ahead of the store.
         subject: The attempt that it reports of.
         is_finding: Whether it only says what fresh state showed, which the next fresh
             state may contradict.
         begun: How many attempts it handed out.
     """
 
-    __slots__ = ("begun", "decide", "future", "is_finding", "result", "subject", "transition")
+    __slots__ = (
+        "begun",
+        "decide",
+        "error",
+        "future",
+        "is_finding",
+        "result",
+        "subject",
+        "transition",
+    )
 
     def __init__(
         self,
@@ -123,6 +134,7 @@ class _Entry:
         self.is_finding = is_finding
         self.begun = 0
         self.result: Any = None
+        self.error: Exception | None = None
         self.transition: Transition | None = None
 
     def refuse(self, error: BaseException) -> bool:
@@ -232,19 +244,31 @@ class FlowHandle:
         if self._is_behind:
             self._entries.append(entry)  # applied when fresh state has been loaded
             return
+        entry.transition = entry.error = None
         try:
             self._apply(entry)
-        except DexAgentsError as error:
-            if not entry.refuse(error):
-                self._owner.refused(self, error)
-        except Exception as error:
-            if not entry.refuse(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - for whoever waits for it
+            entry.error = error
+        if entry.transition is not None:
+            return
+        if self._entries:
+            self._entries.append(entry)  # what it was decided on may still be refused
+        else:
+            self._answer(entry)
+
+    def _answer(self, entry: _Entry) -> None:
+        """Say what came of an entry that changed nothing."""
+        error = entry.error
+        if error is None:
+            _resolve(entry)
+        elif not entry.refuse(error):
+            if not isinstance(error, DexAgentsError):
+                raise error
+            self._owner.refused(self, error)
 
     def _apply(self, entry: _Entry) -> None:
         event, entry.result = entry.decide(self)
         if event is None:
-            _resolve(entry)
             return
         now = self._applied_at = self._store.clock.now()
         owner = self._owner
@@ -278,6 +302,8 @@ class FlowHandle:
             self._entries.popleft()
             self._refusals = 0
             self._perform(entry)
+            while self._entries and self._entries[0].transition is None:
+                self._answer(self._entries.popleft())
             return
         # Whatever was queued behind it is of the same lineage, and refused too: wait for it.
         self._is_behind = True
@@ -424,9 +450,10 @@ class FlowHandle:
         attempts, self.attempts = self.attempts, {}
         for attempt in attempts.values():
             attempt.cancel()
-        if self._is_behind:  # nothing of it can be written any more, and nobody tries again
-            entries, self._entries = self._entries, deque()
-            for entry in entries:
+        entries, self._entries = self._entries, deque()
+        for entry in entries:
+            # The store tells of what is on its way to it. Nobody tries the rest again.
+            if self._is_behind or entry.transition is None:
                 entry.refuse(self._refusal or CommitConflict())
 
 

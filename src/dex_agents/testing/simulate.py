@@ -92,8 +92,8 @@ def _report(outcome: Outcome) -> None:
     least = shrink(outcome)
     violation = least.violation or outcome.violation
     sys.stdout.write(
-        f"Violated after {violation.transition} transitions: {violation.invariant.name}\n"
-        f"  {violation.invariant.words}\n"
+        f"Violated after {violation.transition} transitions: {violation.invariant}\n"
+        f"  {violation.words}\n"
         f"  {violation.detail}\n"
         f"See it happen: {command(least.plan)}\n"
     )

@@ -41,25 +41,30 @@ Contradictions: TypeAlias = Iterator[str]
 
 
 class Invariant(Struct, frozen=True):
-    """A rule, and the function that looks for what contradicts it."""
+    """A rule."""
 
     name: str
     words: str
-    find: Callable[..., Contradictions] = lambda *_: iter(())
 
 
-AFTER_COMMIT: list[Invariant] = []
+class Rule(Invariant, frozen=True):
+    """A rule, with the function that yields what contradicts it."""
+
+    find: Callable[..., Contradictions]
+
+
+AFTER_COMMIT: list[Rule] = []
 """Called with the books and what a commit changed."""
-AT_CALL: list[Invariant] = []
+AT_CALL: list[Rule] = []
 """Called with the books and the tool call whose body begins."""
-AT_REST: list[Invariant] = []
+AT_REST: list[Rule] = []
 """Called with the books."""
 
 
-def _rule(moment: list[Invariant]) -> Callable[[Any], Any]:
+def _rule(moment: list[Rule]) -> Callable[[Any], Any]:
     def keep(find: Callable[..., Contradictions]) -> Callable[..., Contradictions]:
         words = " ".join((find.__doc__ or "").split())
-        moment.append(Invariant(find.__name__, words, find))
+        moment.append(Rule(find.__name__, words, find))
         return find
 
     return keep

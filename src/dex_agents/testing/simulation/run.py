@@ -56,7 +56,7 @@ def shrink(outcome: Outcome) -> Outcome:
 
 
 def _violated(outcome: Outcome) -> str | None:
-    return outcome.violation.invariant.name if outcome.violation is not None else None
+    return outcome.violation.invariant if outcome.violation is not None else None
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:

@@ -63,12 +63,14 @@ class Violation(Struct, frozen=True):
     """An invariant that did not hold.
 
     Attributes:
-        invariant: Which one.
+        invariant: Its name.
+        words: What it says.
         detail: What contradicted it.
         transition: After how many transitions.
     """
 
-    invariant: Invariant
+    invariant: str
+    words: str
     detail: str
     transition: int
 
@@ -227,7 +229,7 @@ class World:
     def violate(self, invariant: Invariant, detail: str) -> None:
         """Say that an invariant does not hold; the first one counts."""
         if self.violation is None:
-            self.violation = Violation(invariant, detail, self.transitions)
+            self.violation = Violation(invariant.name, invariant.words, detail, self.transitions)
             self.note(f"violated: {invariant.name}: {detail}")
         if self._current is not None:
             self._current.loop.interrupt()
