@@ -86,6 +86,9 @@ class Worker:
     def take_slots(self, count):
         self.slots -= count
 
+    def return_slots(self, count):
+        self.slots += count
+
     def starve(self, handle):
         self.starved.append(handle)
 

@@ -76,6 +76,7 @@ class Executor:
         self._starved: dict[str, None] = {}
         self._is_stopping = False
         self._is_claiming = False
+        self._is_feeding = False
         self._tasks: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
         self._context.run(telemetry.clear)
@@ -256,8 +257,15 @@ class Executor:
         return 0 if self._is_stopping else self._max_slots - self._taken
 
     def take_slots(self, count: int) -> None:
-        """Count attempts that were handed out, or, when negative, that are over."""
+        """Count attempts that are handed out."""
         self._taken += count
+
+    def return_slots(self, count: int) -> None:
+        """Count attempts that are over, or that never began; whoever waits for a slot is next."""
+        self._taken -= count
+        if self._starved and not self._is_feeding:
+            self._is_feeding = True
+            asyncio.get_running_loop().call_soon(self._feed)
 
     def begin(self, handle: FlowHandle, execution: Execution) -> Attempt:
         """Start an attempt."""
@@ -283,7 +291,6 @@ class Executor:
     def _report(self, handle: FlowHandle, attempt: Attempt, event: Event | None) -> None:
         self._watchdog.remove(attempt)
         handle.ended(attempt, event)
-        self._feed()
         self._ended.set()
 
     def starve(self, handle: FlowHandle) -> None:
@@ -292,6 +299,7 @@ class Executor:
 
     def _feed(self) -> None:
         """Give freed slots to flows that had to wait for one, in the order they came."""
+        self._is_feeding = False
         while self._starved and self.free_slots() > 0:
             flow_id = next(iter(self._starved))
             del self._starved[flow_id]

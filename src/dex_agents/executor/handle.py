@@ -71,7 +71,11 @@ class Owner(Protocol):
         ...
 
     def take_slots(self, count: int) -> None:
-        """Count attempts that were handed out, or, when negative, that are over."""
+        """Count attempts that are handed out."""
+        ...
+
+    def return_slots(self, count: int) -> None:
+        """Count attempts that are over, or that never began."""
         ...
 
     def starve(self, handle: FlowHandle) -> None:
@@ -313,7 +317,7 @@ class FlowHandle:
 
     def _leave(self, entry: _Entry, error: BaseException | None) -> None:
         """Tell the caller, and begin nothing: the worker has stopped meanwhile."""
-        self._owner.take_slots(-entry.begun)
+        self._owner.return_slots(entry.begun)
         if error is None:
             _resolve(entry)
         else:
@@ -341,7 +345,7 @@ class FlowHandle:
         """Take what an attempt reports."""
         if self.attempts.get(attempt.execution.id) is attempt:
             del self.attempts[attempt.execution.id]
-        self._owner.take_slots(-1)
+        self._owner.return_slots(1)
         if event is not None and not self._is_dropped:
             self.submit(event, attempt.execution)
 
@@ -369,7 +373,7 @@ class FlowHandle:
     def _recover(self) -> None:
         refusal, self._refusal = self._refusal, None
         for entry in self._entries:
-            self._owner.take_slots(-entry.begun)
+            self._owner.return_slots(entry.begun)
             entry.begun = 0
         if isinstance(refusal, StoreError):
             self._reload_later(refusal)
