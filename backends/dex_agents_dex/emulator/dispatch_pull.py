@@ -80,8 +80,11 @@ class PullDispatcher:
         self._line.append(ticket)
         self._match()
         try:
-            return await asyncio.wait_for(ticket.stream, max(until - time.monotonic(), 0.001))
+            async with asyncio.timeout(max(until - time.monotonic(), 0.001)):
+                return await ticket.stream
         except TimeoutError:
+            if not ticket.stream.cancelled():
+                return ticket.stream.result()  # it came just in time
             raise WorkerFailed(
                 f"No pull worker took a {task.kind} task of flow type {task.flow_type!r} "
                 f"within {self._dispatch_wait:g} s.",

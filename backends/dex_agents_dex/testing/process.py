@@ -108,7 +108,6 @@ class ChildProcess:
         try:
             if self.status is None:
                 self._signal_group(signal.SIGINT)
-            # Not asyncio.wait_for: before Python 3.12 it can swallow a cancellation.
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.wait()

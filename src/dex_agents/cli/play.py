@@ -188,4 +188,5 @@ def _has_ended(snapshot: AgentSnapshot) -> bool:
 async def _in_time(telling: Awaitable[object]) -> None:
     """Let the story catch up; it is told from a Stream, which is best effort."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(telling, _TELLING_SECONDS)
+        async with asyncio.timeout(_TELLING_SECONDS):
+            await telling

@@ -117,7 +117,8 @@ class ChangeSignal:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, seconds)
+            async with asyncio.timeout(seconds):
+                await waiter
         except TimeoutError:
             return False
         finally:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Never
+from typing import Any
 
 from dex_agents.errors import UndeclaredError
 from dex_agents.machine.records import ExecutionOptions
-from dex_agents.table import AttributeMap, ChannelMap, FlowTable, Loadable, StepOptions
+from dex_agents.table import AttributeMap, ChannelMap, FlowTable, Loadable, Step, StepOptions
 
 __all__ = ("TableRules", "execution_options", "selector")
 
@@ -15,20 +15,24 @@ class TableRules:
     """A `FlowTable` as the machine's `Rules`."""
 
     def __init__(self, table: FlowTable) -> None:
-        self._flow_type = table.flow_type
-        self._waits = {step.name: step.wait_for is not None for step in table.steps}
-        self._options = {step.name: execution_options(step.options) for step in table.steps}
+        self._table = table
+        self._options: dict[str, ExecutionOptions] = {}  # as they are asked for: a call needs few
 
     def has_wait(self, step: str, options: ExecutionOptions | None) -> bool:  # noqa: ARG002
         """Return whether a Step has a ``wait_for``."""
-        return self._waits[step] if step in self._waits else self._unknown(step)
+        return self._row(step).wait_for is not None
 
     def options(self, step: str) -> ExecutionOptions:
         """Return the options that a Step has when its movement brings none."""
-        return self._options[step] if step in self._options else self._unknown(step)
+        found = self._options.get(step)
+        if found is None:
+            found = self._options[step] = execution_options(self._row(step).options)
+        return found
 
-    def _unknown(self, step: str) -> Never:
-        raise UndeclaredError(f"A stored execution of {self._flow_type}", f"Step {step}")
+    def _row(self, step: str) -> Step[Any]:
+        if not self._table.has_step(step):
+            raise UndeclaredError(f"A stored execution of {self._table.flow_type}", f"Step {step}")
+        return self._table.step(step)
 
 
 def selector(row: Loadable) -> str:

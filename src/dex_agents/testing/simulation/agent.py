@@ -29,6 +29,8 @@ ATTEMPT: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("attem
 
 _EFFECTS = tuple(ToolEffect)
 _MOST_CALLS = 6
+_BAD_TURNS = ("turn-3",)
+"""Turns in which the provider is down most of the time."""
 _PAUSES = (0.0, 0.0, 0.0, 0.01, 0.1, 1.0, 5.0, 40.0)
 _LONG_PAUSES = (200.0, 1000.0)
 
@@ -72,13 +74,13 @@ class RandomAgent:
         turn.events.write_text_delta("so")
         await _pause(witness.chance)
         drawn = witness.chance.random()
-        if drawn < 0.1:
+        if drawn < (0.7 if turn.turn_id in _BAD_TURNS else 0.1):
             raise RuntimeError("the provider is overloaded")
-        if drawn < 0.12:
+        if drawn > 0.98:
             return None  # type: ignore[return-value]
         usage = AgentUsage(witness.chance.randint(1, 9), witness.chance.randint(1, 9))
         witness.model_answered(turn.flow_id, ATTEMPT.get(), usage)
-        if len(turn.tool_calls) < _MOST_CALLS and drawn < 0.6:
+        if len(turn.tool_calls) < _MOST_CALLS and witness.chance.random() < 0.6:
             calls = _calls(turn, witness.chance)
             return ToolCallsRequested(f"after {len(turn.tool_calls)}", calls, usage)
         count = witness.chance.choice((0, 1, 1, 2))

@@ -87,7 +87,7 @@ class Books:
     def __init__(self, flow_id: str) -> None:
         self.flow_id = flow_id
         self.rows = FlowState.absent(flow_id)
-        self.attributes: dict[str, Raw] = {}
+        self.attributes: dict[str, Raw | None] = {}
         self.state: AgentState = _UNKNOWN
         self.usage = AgentUsage()
         self.pending: list[AgentInterrupt] = []
@@ -128,10 +128,7 @@ class Books:
 
     def _read_attribute(self, name: str, raw: Raw | None, seen: Observed) -> None:
         before = self.attributes.get(name)
-        if raw is None:
-            self.attributes.pop(name, None)
-        else:
-            self.attributes[name] = raw
+        self.attributes[name] = raw
         prefix, _, key = name.partition("/")
         if name == AGENT_STATE.name:
             self.state = _read(raw, AgentState) or _UNKNOWN

@@ -336,10 +336,12 @@ def attempts_are_limited(books: Books, seen: Observed) -> Contradictions:  # noq
 def timers_are_not_early(books: Books, seen: Observed) -> Contradictions:  # noqa: ARG001
     """A Timer ends a wait only when it is due."""
     for before, after in seen.executions.values():
-        if after is None or before is None or before.phase is not Phase.WAITING:
+        if after is None or after.phase is not Phase.EXECUTE or after.wait is None:
             continue
-        conditions = before.wait.conditions if before.wait is not None else ()
-        for position in after.chosen if after.phase is Phase.EXECUTE else ():
+        if before is not None and before.phase is Phase.EXECUTE:
+            continue
+        conditions = after.wait.conditions
+        for position in after.chosen:
             timer = conditions[position]
             if isinstance(timer, TimerWait) and timer.fire_at > after.scheduled_at:
                 yield f"a Timer of {after.id} fired {timer.fire_at - after.scheduled_at:g} s early"

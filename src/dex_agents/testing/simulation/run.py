@@ -13,6 +13,8 @@ from dex_agents.testing.simulation.world import Violation, World
 
 __all__ = ("Outcome", "shrink", "simulate")
 
+_SEEDS = 30
+
 
 class Outcome(Struct, frozen=True):
     """What came of a run.
@@ -45,13 +47,16 @@ def simulate(plan: Plan, trace: Callable[[str], None] | None = None) -> Outcome:
 def shrink(outcome: Outcome) -> Outcome:
     """Return the outcome of a smaller plan that violates the same invariant, if there is one.
 
+    A smaller plan draws other things, so it is tried with the next few seeds as well.
+
     Args:
         outcome: Of a run that violated one.
     """
     for smaller in _smaller(outcome.plan):
-        found = simulate(smaller)
-        if _violated(found) == _violated(outcome):
-            return shrink(found)
+        for seed in range(smaller.seed, smaller.seed + _SEEDS):
+            found = simulate(replace(smaller, seed=seed))
+            if _violated(found) == _violated(outcome):
+                return shrink(found)
     return outcome
 
 

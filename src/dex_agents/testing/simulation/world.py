@@ -43,7 +43,7 @@ from dex_agents.testing.simulation.plan import Plan
 from dex_agents.testing.simulation.process import Process
 from dex_agents.testing.simulation.store import Disk
 
-__all__ = ("Violation", "World")
+__all__ = ("Violation", "World", "simulated_table")
 
 _EPOCH = 1_700_000_000.0
 _BURST_SECONDS = 1e-5
@@ -109,7 +109,7 @@ class World:
         self._current: Process | None = None
         self._deadline = math.inf
         WITNESS.set(self)
-        self.table = _table(self._people.choice((None, 60, 600)))
+        self.table = simulated_table(self._people.choice((None, 60, 600)))
         self.lease_seconds = self._people.choice((60.0, 300.0))
         self._worker_options = {
             "lease_seconds": self.lease_seconds,
@@ -460,7 +460,7 @@ class _WorldClock:
 
 
 @functools.cache
-def _table(patience: float | None) -> FlowTable:
+def simulated_table(patience: float | None) -> FlowTable:
     """Return the session's table, of which the world sees every handler begin."""
     deadline = None if patience is None else timedelta(seconds=patience)
     table = session_table(
