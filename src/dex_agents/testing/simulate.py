@@ -26,8 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     options = _parser().parse_args(arguments)
     if options.invariants:
+        _print("| invariant | what it says |\n| --- | --- |")
         for invariant in INVARIANTS:
-            sys.stdout.write(f"{invariant.name}: {invariant.words}\n")
+            _print(f"| `{invariant.name}` | {invariant.words} |")
         return 0
     if options.seed is not None:
         return _repeat(_plan(options, options.seed))
@@ -132,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--messages", type=int, default=default.messages, help="in each session")
     parser.add_argument("--faults", type=int, default=default.most_faults, help="in each run")
     parser.add_argument("--without", action="append", default=[], choices=FAULTS, metavar="FAULT")
-    parser.add_argument("--invariants", action="store_true", help="print them, and end")
+    parser.add_argument("--invariants", action="store_true", help="print them as a table, and end")
     return parser
 
 
