@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from dex_agents import AgentSessionClient
@@ -91,10 +91,12 @@ class Workshop:
             await asyncio.sleep(0.01)
 
     def _is_locked(self) -> bool:
-        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=0)) as connection:
+        # By the library that the backend uses: another one that closes the same file in this
+        # process would take the backend's locks away.
+        with closing(apsw.Connection(str(self.path))) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
+            except apsw.BusyError:
                 return True
             connection.execute("ROLLBACK")
             return False

@@ -135,7 +135,7 @@ class PullStream:
         async with self._writing:
             try:
                 await self._context.write(response)
-            except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError):
                 # The reader learns of the end of the stream, and says what it means.
                 _log.debug("stream of %s ended before a frame was written", self.worker)
 

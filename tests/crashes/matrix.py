@@ -1,0 +1,265 @@
+"""Kills a worker at each point of each Step, lets another one finish, and says what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from dex_agents import AgentSessionClient, AgentSnapshot
+from dex_agents.backend import Backend, open_backend
+from dex_agents.errors import DexAgentsError
+from dex_agents.machine import Begin, ExecuteReturned, Phase, WaitReturned
+from dex_agents.testing import InvocationLog, wait_until
+from dex_agents_dex.emulator import DexEmulator
+from tests.crashes.scenarios import FLOW_TYPE, SCENARIOS
+from tests.crashes.worker import POINTS, Bomb, serve
+
+__all__ = ("ENGINES", "ROWS", "Row", "cells", "page", "points")
+
+ENGINES = ("SQLite", "Dex")
+_PATIENCE = 60.0
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.crashes.worker", "dex_agents_dex", "dex_agents_sqlite"])
+
+
+class Row(Struct, frozen=True):
+    """A Step in a scenario: what is killed there.
+
+    Attributes:
+        step: The Step.
+        scenario: The session's ID, and what happens in it.
+        then: The Step that is next.
+        phase: Which half of the Step.
+        then_phase: Which half of the Step that is next.
+    """
+
+    step: str
+    scenario: str
+    then: str
+    phase: Phase = Phase.EXECUTE
+    then_phase: Phase = Phase.EXECUTE
+
+    @property
+    def title(self) -> str:
+        """How the row is called in the table."""
+        half = ", `wait_for`" if self.phase is Phase.WAIT_FOR else ""
+        return f"`{self.step}`{half} | {self.scenario}"
+
+
+_WAIT = Phase.WAIT_FOR
+ROWS = (
+    Row("StartAgentSession", "answer", "RunModel"),
+    Row("RunModel", "answer", "AwaitUserMessage", then_phase=_WAIT),
+    Row("AwaitUserMessage", "later", "AwaitUserMessage", _WAIT),
+    Row("AwaitUserMessage", "later", "RunModel"),
+    Row("CallTool", "read", "ResumeTurn"),
+    Row("CallTool", "idempotent_write", "ResumeTurn"),
+    Row("CallSingleAttemptTool", "non_idempotent_write", "ResumeTurn"),
+    Row("CallSingleAttemptTool", "unclassified", "ResumeTurn"),
+    Row("AwaitToolApproval", "approval", "AwaitToolApproval", _WAIT),
+    Row("AwaitToolApproval", "approval", "CallSingleAttemptTool"),
+    Row("CallSingleAttemptTool", "approval", "ResumeTurn"),
+    Row("ResumeTurn", "read", "ResumeTurn", _WAIT),
+    Row("ResumeTurn", "read", "RunModel"),
+    Row("RecordToolFailure", "broken read", "ResumeTurn"),
+    Row("RecordToolFailure", "broken idempotent_write", "ResumeTurn"),
+    Row("RecordToolOutcomeUnknown", "broken non_idempotent_write", "ResumeTurn"),
+    Row("RecordTurnFailure", "broken model", "AwaitUserMessage", then_phase=_WAIT),
+)
+_WITH_EFFECT = ("RunModel", "CallTool", "CallSingleAttemptTool")
+_NOT_ON_DEX = ("after the start marker",)
+
+
+def points(engine: str, row: Row) -> tuple[str, ...]:
+    """Return the points that a Step has on an engine."""
+    found = (each for each in POINTS if each != "after the effect" or row.step in _WITH_EFFECT)
+    return tuple(each for each in found if engine != "Dex" or each not in _NOT_ON_DEX)
+
+
+async def cells(engine: str, row: Row, folder: Path) -> dict[str, str]:
+    """Return what a row of the table says, by point.
+
+    Args:
+        engine: One of `ENGINES`.
+        row: What is killed.
+        folder: An empty one.
+
+    Raises:
+        AssertionError: A session did not keep what every cell must keep.
+    """
+    found = {"no crash": await _cell(engine, row, None, folder / "none")}
+    for point in points(engine, row):
+        found[point] = await _cell(engine, row, point, folder / point.replace(" ", "-"))
+    return found
+
+
+async def _cell(engine: str, row: Row, point: str | None, folder: Path) -> str:
+    folder.mkdir(parents=True)
+    async with _engine(engine, folder) as (url, emulator), open_backend(url) as backend:
+        sessions = AgentSessionClient(backend, FLOW_TYPE)
+        driver = asyncio.create_task(_drive(sessions, row.scenario))
+        try:
+            if point is not None:
+                bomb = Bomb(row.step, row.phase, point, (row.then, row.then_phase))
+                with _worker(url, folder, bomb) as doomed:
+                    if emulator is not None:
+                        _let_the_engine_kill(emulator, doomed, bomb)
+                    await wait_until("the kill", lambda: not doomed.is_alive(), timeout=_PATIENCE)
+                    assert doomed.exitcode == -signal.SIGKILL
+            with _worker(url, folder, None):
+                snapshot = await driver
+        finally:
+            driver.cancel()
+        return await _judged(backend, sessions, row, snapshot, folder)
+
+
+@contextmanager
+def _worker(url: str, folder: Path, bomb: Bomb | None) -> Iterator[Any]:
+    process = _context.Process(target=serve, args=(url, folder, bomb), daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+@asynccontextmanager
+async def _engine(engine: str, folder: Path) -> AsyncIterator[tuple[str, DexEmulator | None]]:
+    if engine == "SQLite":
+        yield f"sqlite:///{folder / 'sessions.db'}", None
+        return
+    async with DexEmulator(time_scale=0.05, dispatch_wait=_PATIENCE) as emulator:
+        yield f"dex://{emulator.address}", emulator
+
+
+def _let_the_engine_kill(emulator: DexEmulator, worker: Any, bomb: Bomb) -> None:
+    """Kill the worker at the points that only the engine sees."""
+    flows = emulator._flows
+    apply, perform = flows.apply, flows.perform
+
+    def kill(point: str) -> None:
+        if point == bomb.point and worker.is_alive():
+            os.kill(worker.pid, signal.SIGKILL)
+
+    def watched_apply(run: Any, event: Any, payload: Any = None) -> Any:
+        ends = ExecuteReturned if bomb.phase is Phase.EXECUTE else WaitReturned
+        if isinstance(event, ends) and event.execution_id.rpartition("-")[0] == bomb.step:
+            kill("after the commit")
+        return apply(run, event, payload)
+
+    def watched_perform(run: Any, effect: Any) -> None:
+        if isinstance(effect, Begin):
+            begun = (effect.execution.step, effect.execution.phase)
+            if begun == (bomb.step, bomb.phase):
+                kill("before the hand-out")
+        perform(run, effect)
+
+    flows.apply, flows.perform = watched_apply, watched_perform
+
+
+async def _drive(sessions: AgentSessionClient, name: str) -> AgentSnapshot:
+    """Play the user until the turn has ended, whoever dies meanwhile."""
+    await sessions.start_session(name, None if SCENARIOS[name].later else "go")
+
+    async def look() -> AgentSnapshot | None:
+        with suppress(DexAgentsError):  # on Dex a call needs a living worker
+            snapshot = await sessions.get_agent_snapshot(name)
+            state = snapshot.state
+            if SCENARIOS[name].later and not await _has_sent(sessions, name):
+                await sessions.send_user_message(name, "go")
+            for each in snapshot.pending_interrupts:
+                await sessions.resolve_interrupt(name, each.interrupt_id, approved=True)
+            if state and state.turn_number and state.status == "waiting_for_user_message":
+                return snapshot
+        return None
+
+    return await wait_until(f"the end of {name}", look, timeout=_PATIENCE)
+
+
+async def _has_sent(sessions: AgentSessionClient, name: str) -> bool:
+    """Return whether a message is there, also when its sender was told of an error."""
+    history = await sessions.read_history(name)
+    return any(each.step_type == "send_user_message" for each in history)
+
+
+async def _judged(
+    backend: Backend, sessions: AgentSessionClient, row: Row, snapshot: AgentSnapshot, folder: Path
+) -> str:
+    """Return a cell, once what must hold in all of them holds."""
+    log = InvocationLog(folder / "invocations.jsonl")
+    scenario = SCENARIOS[row.scenario]
+    model, tools = log.count("model"), log.entries("tool")
+    assert [m.sequence for m in snapshot.messages] == [*range(1, len(snapshot.messages) + 1)]
+    assert len({each["key"] for each in tools}) <= 1
+    statuses = {tuple(each["statuses"]) for each in log.entries("told")}
+    assert len(statuses) <= 1, "the model was told different things of one call"
+    history = await backend.read_history(row.scenario)
+    assert not any(each.event_type == "flow_closed" for each in history)
+    words = [f"model {model}"]
+    if scenario.tool is not None:
+        ((status,),) = statuses or {("not told",)}
+        words.append(f"tool {len(tools)}: {status}")
+    assert snapshot.state is not None  # the turn has ended
+    words.append("turn failed" if snapshot.state.last_turn_error else "answered")
+    return ", ".join(words)
+
+
+def page(tables: dict[str, dict[Row, dict[str, str]]]) -> str:
+    """Return the document: for each engine a table of points by Step."""
+    lines = [*_PREAMBLE]
+    for engine, rows in tables.items():
+        columns = ["no crash", *(p for p in POINTS if engine != "Dex" or p not in _NOT_ON_DEX)]
+        lines += [f"## {engine}", "", f"| Step | session | {' | '.join(columns)} |"]
+        lines.append("| --- | --- |" + " --- |" * len(columns))
+        for row, found in rows.items():
+            plain = found["no crash"]
+            shown = (
+                plain if name == "no crash" else _difference(found.get(name), plain)
+                for name in columns
+            )
+            lines.append(f"| {row.title} | {' | '.join(shown)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _difference(cell: str | None, plain: str) -> str:
+    if cell is None:
+        return ""
+    return "the same" if cell == plain else f"**{cell}**"
+
+
+_PREAMBLE = (
+    "# Crashes by Step",
+    "",
+    "A worker process is killed with SIGKILL at one point of one Step, and another one finishes",
+    "the session. Each cell says how often the model and the tool really ran, what the model was",
+    "told of the call, and how the turn ended; **bold** is what differs from a run without a",
+    "crash. At most the call that was running is repeated, and what may not run twice never is:",
+    "then its outcome is unknown.",
+    "",
+    "`python -m tests.crashes` makes this page again. A test compares every cell.",
+    "",
+    "- *before the hand-out*: the attempt is decided on, and not durable yet;",
+    "- *after the start marker*: that it began is durable, and its handler has not been called.",
+    "  A worker on Dex has no such moment of its own: the engine records that it handed a call out;",
+    "- *in the handler*: where a runner is called, before it does anything;",
+    "- *after the effect*: the model or the tool has run, and nothing of it is recorded. Steps that",
+    "  call no runner have no effect;",
+    "- *before the commit*: the handler has returned;",
+    "- *after the commit*: its result is durable (on Dex: has reached the engine), and nothing that",
+    "  follows has begun;",
+    "- *before the next Step*: the next handler is called.",
+    "",
+    "Dex means the [emulator](dex-emulator.md) with a worker that pulls. A call that the engine",
+    "hands to a worker which is dead by then counts as begun, since nobody can tell otherwise.",
+    "",
+)
