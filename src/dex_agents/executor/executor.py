@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from dex_agents.errors import DexAgentsError, StoreError
+from dex_agents.errors import DexAgentsError, StoreCorruptError, StoreError, StoreLostError
 from dex_agents.executor.attempt import Attempt
 from dex_agents.executor.clock import Alarm
 from dex_agents.executor.handle import FlowHandle, Served
@@ -83,6 +83,7 @@ class Executor:
         self._alarm: Alarm | None = None
         self._store_trouble: str | None = None
         self._ended = asyncio.Event()
+        self._end_of_store: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
 
     # Life
 
@@ -101,12 +102,15 @@ class Executor:
         done: what may run again does so on another worker.
         """
         self._is_stopping = True
+        if self._end_of_store.done():
+            grace_seconds = 0.0  # no result can be kept any more
         deadline = asyncio.get_running_loop().time() + grace_seconds
         await self._wait_until(lambda h: not h.attempts and h.is_settled, deadline)
         for handle in list(self._handles.values()):
             for attempt in list(handle.attempts.values()):
                 attempt.abort(WORKER_STOPPED)
-        await self._wait_until(lambda h: h.is_settled, deadline + 2.0)
+        if not self._end_of_store.done():
+            await self._wait_until(lambda h: h.is_settled, deadline + 2.0)
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -120,6 +124,14 @@ class Executor:
         released = asyncio.Event()
         self.store.release(self.worker, lambda _error: released.set())
         await released.wait()  # so that whoever starts next finds the flows free
+
+    async def end_of_store(self) -> StoreError:
+        """Wait until the store is lost or damaged, so that serving it is at an end; say why.
+
+        A disk that is full or a lock of another program is not the end: the
+        worker tries again by itself.
+        """
+        return await asyncio.shield(self._end_of_store)
 
     def running(self) -> list[str]:
         """Return which attempts run now, as ``"<flow>: <Step>-<n>, attempt <m>"``."""
@@ -311,6 +323,8 @@ class Executor:
 
     def _warn_of_store(self, error: StoreError, **data: str) -> None:
         """Log what is wrong with the store once, not with every session and every new try."""
+        if isinstance(error, StoreLostError | StoreCorruptError) and not self._end_of_store.done():
+            self._end_of_store.set_result(error)
         trouble = str(error)
         if trouble != self._store_trouble:
             self._store_trouble = trouble
