@@ -82,7 +82,7 @@ async def test_a_cancelled_caller_still_wakes_the_worker(tmp_path):
     table = session_table(ScriptedRunner([["hello"], ["again"]]), flow_type="T")
     async with (
         SqliteBackend(tmp_path / "s.db") as backend,
-        backend.worker([table], lease_seconds=3600, max_resident_flows=1) as worker,
+        backend.worker([table], lease_seconds=300, max_resident_flows=1) as worker,
     ):
         sessions = AgentSessionClient(backend, table)
         for name in ("s", "resident in its place"):

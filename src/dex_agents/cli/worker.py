@@ -17,6 +17,7 @@ from dex_agents.cli.flows import flow_argument, load_flow
 from dex_agents.cli.render import printable
 from dex_agents.cli.stores import open_store, store_option
 from dex_agents.errors import StoreError
+from dex_agents.executor import LONGEST_LEASE_SECONDS
 from dex_agents.table import FlowTable
 
 __all__ = ("concurrency_option", "lease_option", "serve", "worker")
@@ -30,7 +31,7 @@ def lease_option(default: float) -> Callable[[Callable[..., None]], Callable[...
     return click.option(
         "--lease",
         metavar="SECONDS",
-        type=click.FloatRange(min=_AT_LEAST),
+        type=click.FloatRange(min=_AT_LEAST, max=LONGEST_LEASE_SECONDS),
         default=default,
         show_default=True,
         help="How long sessions stay this worker's own when it dies.",

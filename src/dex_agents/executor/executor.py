@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from dex_agents.errors import DexAgentsError, StoreCorruptError, StoreError, StoreLostError
 from dex_agents.executor.attempt import Attempt
-from dex_agents.executor.clock import Alarm
+from dex_agents.executor.clock import Alarm, StepWatch
 from dex_agents.executor.handle import FlowHandle, Served
-from dex_agents.executor.store import Store
+from dex_agents.executor.store import LONGEST_LEASE_SECONDS, Store
 from dex_agents.executor.watchdog import Watchdog
 from dex_agents.machine import (
     AttemptsLost,
@@ -48,7 +48,8 @@ class Executor:
         telemetry: Watches every attempt.
         max_concurrent_steps: How many attempts run at once.
         lease_seconds: How long its flows stay its own without a renewal. After
-            its death others take them over within this time.
+            its death others take them over within this time. At most
+            `LONGEST_LEASE_SECONDS`.
         max_resident_flows: How many idle flows stay in memory.
     """
 
@@ -62,6 +63,8 @@ class Executor:
         lease_seconds: float = 15.0,
         max_resident_flows: int = 1024,
     ) -> None:
+        if not 0 < lease_seconds <= LONGEST_LEASE_SECONDS:
+            raise ValueError(f"lease_seconds must be above 0 and at most {LONGEST_LEASE_SECONDS:g}")
         self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self.store = store
         self._served = {
@@ -79,8 +82,10 @@ class Executor:
         self._tasks: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
         self._context.run(telemetry.clear)
-        self._watchdog = Watchdog(store.clock)
+        self._watchdog = Watchdog(store.clock.steady)
         self._alarm: Alarm | None = None
+        self._clock_steps = StepWatch(store.clock)
+        self._claims_from = 0.0
         self._store_trouble: str | None = None
         self._ended = asyncio.Event()
         self._end_of_store: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
@@ -163,6 +168,7 @@ class Executor:
 
     def _look_around(self) -> None:
         try:
+            self._notice_step()
             self._follow_changes()
             self.look()
             self._set_alarm()
@@ -172,6 +178,19 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
             context = {"message": "A dex-agents worker met a fault", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+
+    def _notice_step(self) -> None:
+        """When the clock was set, keep what is this worker's, and do what is due by the new time.
+
+        To others every lease seems to have ended, or to last too long. Each worker
+        renews its own at once and leaves the others the time to do the same.
+        """
+        if not self._clock_steps.has_stepped():
+            return
+        self.store.renew(self.worker, self._lease_seconds)
+        self._claims_from = self.store.clock.steady.now() + self._lease_seconds / 3
+        for handle in list(self._handles.values()):
+            handle.tick()
 
     def _set_alarm(self) -> None:
         """Look again when the next Timer of a flow is due that nobody has in memory."""
@@ -208,6 +227,9 @@ class Executor:
         """Claim flows that need a worker now, as far as there are slots."""
         if self._is_stopping or self._is_claiming or self.free_slots() <= 0:
             return
+        self._notice_step()
+        if self.store.clock.steady.now() < self._claims_from:
+            return  # looked for again shortly
         self._is_claiming = True
         types = tuple(self._served)
         self.store.claim(self.worker, types, min(self.free_slots(), 64), self._claimed)

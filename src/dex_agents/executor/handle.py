@@ -198,7 +198,7 @@ class FlowHandle:
             return
         is_due = any(at <= now for at in state.timed.values())
         can_begin = self._owner.free_slots() > 0 and any(
-            state.executions[name].due_at <= now for name in state.runnable
+            state.executions[name].is_due(now) for name in state.runnable
         )
         if is_due or can_begin:
             self.submit(TimeAdvanced())
