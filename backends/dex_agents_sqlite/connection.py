@@ -19,10 +19,13 @@ from dex_agents.errors import (
 from dex_agents_sqlite.files import OpenFiles, identity
 from dex_agents_sqlite.sql import SCHEMA
 
-__all__ = ("SCHEMA_VERSION", "connect", "connect_twice", "prepare", "translated")
+__all__ = ("DRIVER_ERRORS", "SCHEMA_VERSION", "connect", "connect_twice", "prepare", "translated")
 
 APPLICATION_ID = 0x44455841  # "DEXA"
 SCHEMA_VERSION = 1
+
+DRIVER_ERRORS = (apsw.Error, UnicodeDecodeError)
+"""What the driver raises; the latter when a damaged file has noise where text was."""
 
 _CREATION_LOOKS = 5
 _CREATION_SECONDS = 0.02
@@ -146,12 +149,18 @@ def connect_twice(path: Path) -> tuple[apsw.Connection, apsw.Connection, OpenFil
     return first, second, files
 
 
-def translated(path: Path, error: BaseException) -> StoreError:
+def translated(path: Path | str, error: BaseException) -> StoreError:
     """Return a driver's error as one of ours."""
     if isinstance(error, StoreError):
         return error
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.SQLError):
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.SQLError | UnicodeDecodeError):
         return StoreCorruptError(str(path), str(error))
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreUnavailableError(str(path), "another program keeps it locked")
+    if isinstance(error, apsw.CantOpenError):
+        reason = "it cannot be opened; see to its permissions and the limit of open files"
+        return StoreUnavailableError(str(path), reason)
+    if isinstance(error, apsw.IOError):
+        code = apsw.mapping_extended_result_codes.get(getattr(error, "extendedresult", 0))
+        return StoreUnavailableError(str(path), f"disk I/O error ({code or type(error).__name__})")
     return StoreUnavailableError(str(path), str(error) or type(error).__name__)

@@ -23,7 +23,7 @@ from dex_agents.executor import (
     Transact,
 )
 from dex_agents.machine import FlowHeader, FlowState, HistoryEntry
-from dex_agents_sqlite.connection import connect_twice, prepare, translated
+from dex_agents_sqlite.connection import DRIVER_ERRORS, connect_twice, prepare, translated
 from dex_agents_sqlite.rows import (
     SqliteAttributes,
     load_state,
@@ -135,8 +135,9 @@ class SqliteStore:
             try:
                 yield
             finally:
-                self._reads.execute("COMMIT")
-        except apsw.Error as error:
+                if self._reader.in_transaction:  # SQLite ends it by itself after an I/O error
+                    self._reader.execute("COMMIT")
+        except DRIVER_ERRORS as error:
             raise translated(self._path, error) from error
 
     def load(self, flow_id: str) -> FlowState | None:
