@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import apsw
@@ -93,8 +94,9 @@ def _marks(path: Path) -> tuple[int, int]:
 
 
 def _create(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    try:
+    with ExitStack() as undo, _translating(path):
+        connection = apsw.Connection(str(path))
+        undo.callback(connection.close)
         connection.set_busy_timeout(_OPEN_PATIENCE_MS)
         connection.execute("BEGIN EXCLUSIVE")
         if connection.pragma("user_version") == 0:
@@ -103,10 +105,6 @@ def _create(path: Path) -> None:
             connection.pragma("user_version", SCHEMA_VERSION)
         connection.execute("COMMIT")
         connection.pragma("journal_mode", "wal")
-    except apsw.Error as error:
-        raise translated(path, error) from error
-    finally:
-        connection.close()
 
 
 def connect(path: Path) -> apsw.Connection:
@@ -115,8 +113,9 @@ def connect(path: Path) -> apsw.Connection:
     Raises:
         StoreError: The file cannot be used.
     """
-    try:
+    with ExitStack() as undo, _translating(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        undo.callback(connection.close)
         connection.set_busy_timeout(_OPEN_PATIENCE_MS)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
@@ -124,8 +123,7 @@ def connect(path: Path) -> apsw.Connection:
         connection.pragma("wal_autocheckpoint", 4000)  # 16 MiB: a page written often is copied once
         connection.execute("SELECT count(*) FROM flow WHERE flow_id = ''").fetchall()
         connection.set_busy_timeout(0)
-    except apsw.Error as error:
-        raise translated(path, error) from error
+        undo.pop_all()
     return connection
 
 
@@ -147,6 +145,14 @@ def connect_twice(path: Path) -> tuple[apsw.Connection, apsw.Connection, OpenFil
             raise StoreUnavailableError(str(path), "it was replaced while it was being opened")
         undo.pop_all()
     return first, second, files
+
+
+@contextmanager
+def _translating(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translated(path, error) from error
 
 
 def translated(path: Path | str, error: BaseException) -> StoreError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from dex_agents.encoding import encode
-from dex_agents.errors import StoreError, StoreUnavailableError
+from dex_agents.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dex_agents.executor import (
     LONGEST_LEASE_SECONDS,
     ChangeSignal,
@@ -193,7 +193,9 @@ class SqliteStore:
             state = load_state(connection, flow_id) or FlowState.absent(flow_id)
             changes = transact(state, SqliteAttributes(connection, flow_id))
             if changes is not None and not write_changes(connection, changes, None):
-                raise CommitConflict
+                # Nobody writes between the reading and the writing of one transaction.
+                reason = f"what it says of session {flow_id!r} contradicts itself"
+                raise StoreCorruptError(str(self._path), reason)
 
         self._add(write, done)
 

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from dex_agents.errors import DexAgentsError, StoreCorruptError, StoreError, StoreLostError
+from dex_agents.errors import (
+    DexAgentsError,
+    StoreCorruptError,
+    StoredRecordError,
+    StoreError,
+    StoreLostError,
+)
 from dex_agents.executor.attempt import Attempt
 from dex_agents.executor.clock import Alarm, StepWatch
 from dex_agents.executor.handle import FlowHandle, Served
@@ -247,7 +253,10 @@ class Executor:
             state = self.store.load(flow_id)
             if state is None or state.header.status is not FlowStatus.RUNNING:
                 return
-            handle = self._adopt(state, state.header.flow_type)
+            flow_type = state.header.flow_type
+            if flow_type not in self._served:  # its row said otherwise: the file is damaged
+                raise StoredRecordError("flow header", f"its flow type is {flow_type!r}")
+            handle = self._adopt(state, flow_type)
             if state.running:
                 self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
                 handle.submit(AttemptsLost(WORKER_LOST))
