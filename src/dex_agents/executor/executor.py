@@ -159,7 +159,8 @@ class Executor:
                 return
             self._ended.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), 0.02)  # a commit does not set it
+                async with asyncio.timeout(0.02):  # a commit does not set it
+                    await self._ended.wait()
 
     async def _renew_lease(self) -> None:
         while True:

@@ -121,7 +121,8 @@ class ChangeSignal:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, seconds)
+            async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation
+                await waiter
         except TimeoutError:
             return False
         finally:
