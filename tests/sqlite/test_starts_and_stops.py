@@ -26,6 +26,7 @@ def descriptors():
     return [int(each.name) for each in Path("/proc/self/fd").iterdir()]
 
 
+@pytest.mark.timeout(240)
 async def test_a_hundred_workers_in_a_row_leave_nothing(tmp_path):
     """No file, thread, lease, owner or task is left, and each of them did its work."""
     path = tmp_path / "s.db"
@@ -37,7 +38,11 @@ async def test_a_hundred_workers_in_a_row_leave_nothing(tmp_path):
             await sessions.send_user_message("a", "hello")
             async with SqliteBackend(path) as backend, backend.worker([flow()]):
                 await wait_for_agent_snapshot(
-                    sessions, "a", lambda s, n=n: len(s.messages) >= 2 * n, description="the answer"
+                    sessions,
+                    "a",
+                    lambda s, n=n: len(s.messages) >= 2 * n,
+                    description="the answer",
+                    timeout=60,
                 )
             found.append((len(descriptors()), threading.active_count(), len(asyncio.all_tasks())))
         rows = watcher._store._reads.execute
