@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import apsw
@@ -19,10 +20,13 @@ from dex_agents.errors import (
 from dex_agents_sqlite.files import OpenFiles, identity
 from dex_agents_sqlite.sql import SCHEMA
 
-__all__ = ("SCHEMA_VERSION", "connect", "connect_twice", "prepare", "translated")
+__all__ = ("DRIVER_ERRORS", "SCHEMA_VERSION", "connect", "connect_twice", "prepare", "translated")
 
 APPLICATION_ID = 0x44455841  # "DEXA"
 SCHEMA_VERSION = 1
+
+DRIVER_ERRORS = (apsw.Error, UnicodeDecodeError)
+"""What the driver raises; the latter when a damaged file has noise where text was."""
 
 _CREATION_LOOKS = 5
 _CREATION_SECONDS = 0.02
@@ -90,8 +94,9 @@ def _marks(path: Path) -> tuple[int, int]:
 
 
 def _create(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    try:
+    with ExitStack() as undo, _translating(path):
+        connection = apsw.Connection(str(path))
+        undo.callback(connection.close)
         connection.set_busy_timeout(_OPEN_PATIENCE_MS)
         connection.execute("BEGIN EXCLUSIVE")
         if connection.pragma("user_version") == 0:
@@ -100,10 +105,6 @@ def _create(path: Path) -> None:
             connection.pragma("user_version", SCHEMA_VERSION)
         connection.execute("COMMIT")
         connection.pragma("journal_mode", "wal")
-    except apsw.Error as error:
-        raise translated(path, error) from error
-    finally:
-        connection.close()
 
 
 def connect(path: Path) -> apsw.Connection:
@@ -112,8 +113,9 @@ def connect(path: Path) -> apsw.Connection:
     Raises:
         StoreError: The file cannot be used.
     """
-    try:
+    with ExitStack() as undo, _translating(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        undo.callback(connection.close)
         connection.set_busy_timeout(_OPEN_PATIENCE_MS)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
@@ -121,8 +123,7 @@ def connect(path: Path) -> apsw.Connection:
         connection.pragma("wal_autocheckpoint", 4000)  # 16 MiB: a page written often is copied once
         connection.execute("SELECT count(*) FROM flow WHERE flow_id = ''").fetchall()
         connection.set_busy_timeout(0)
-    except apsw.Error as error:
-        raise translated(path, error) from error
+        undo.pop_all()
     return connection
 
 
@@ -146,12 +147,26 @@ def connect_twice(path: Path) -> tuple[apsw.Connection, apsw.Connection, OpenFil
     return first, second, files
 
 
-def translated(path: Path, error: BaseException) -> StoreError:
+@contextmanager
+def _translating(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translated(path, error) from error
+
+
+def translated(path: Path | str, error: BaseException) -> StoreError:
     """Return a driver's error as one of ours."""
     if isinstance(error, StoreError):
         return error
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.SQLError):
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError | apsw.SQLError | UnicodeDecodeError):
         return StoreCorruptError(str(path), str(error))
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreUnavailableError(str(path), "another program keeps it locked")
+    if isinstance(error, apsw.CantOpenError):
+        reason = "it cannot be opened; see to its permissions and the limit of open files"
+        return StoreUnavailableError(str(path), reason)
+    if isinstance(error, apsw.IOError):
+        code = apsw.mapping_extended_result_codes.get(getattr(error, "extendedresult", 0))
+        return StoreUnavailableError(str(path), f"disk I/O error ({code or type(error).__name__})")
     return StoreUnavailableError(str(path), str(error) or type(error).__name__)

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
-from dex_agents.errors import StoreUnavailableError
+from dex_agents.errors import StoreLostError
 
 __all__ = ("OpenFiles", "identity")
 
@@ -62,15 +62,10 @@ class OpenFiles:
         """Refuse once a file was found lost.
 
         Raises:
-            StoreUnavailableError: It says which file, and what to do.
+            StoreLostError: It says which file, and what to do.
         """
         if self._lost is not None:
-            reason = (
-                f"{self._lost} was deleted or replaced while it was open, so what is written now "
-                "would be lost. End every process that has it open; then put it back, or remove "
-                "its -wal and -shm files too and start with another"
-            )
-            raise StoreUnavailableError(str(self._path), reason)
+            raise StoreLostError(str(self._path), self._lost)
 
     def look(self) -> None:
         """Look at the database alone, then `require`; a microsecond, for every commit."""

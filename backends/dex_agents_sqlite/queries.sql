@@ -76,19 +76,25 @@ DELETE FROM stream WHERE flow_id = ? AND stream = ? AND position <= ?
 SELECT flow_id FROM flow
 WHERE wake_at <= :now
   AND flow_type IN (SELECT value FROM json_each(:flow_types))
-  AND (owner IS NULL OR owner NOT IN (SELECT worker FROM worker WHERE lease_until > :now))
+  AND (owner IS NULL OR owner NOT IN (
+      SELECT worker FROM worker WHERE lease_until > :now AND lease_until <= :latest
+  ))
 ORDER BY wake_at LIMIT :limit
 
 -- name: find_unclaimed_flows
 SELECT flow_id FROM flow
 WHERE wake_at <= :now
-  AND (owner IS NULL OR owner NOT IN (SELECT worker FROM worker WHERE lease_until > :now))
+  AND (owner IS NULL OR owner NOT IN (
+      SELECT worker FROM worker WHERE lease_until > :now AND lease_until <= :latest
+  ))
 
 -- name: claim_flow
 -- The new version fences off whatever the former owner still wants to write.
 UPDATE flow SET owner = :worker, version = version + 1
 WHERE flow_id = :flow_id
-  AND (owner IS NULL OR owner NOT IN (SELECT worker FROM worker WHERE lease_until > :now))
+  AND (owner IS NULL OR owner NOT IN (
+      SELECT worker FROM worker WHERE lease_until > :now AND lease_until <= :latest
+  ))
 
 -- name: find_owned_due_flows
 SELECT flow_id, version FROM flow WHERE wake_at <= ? AND owner = ?
@@ -105,7 +111,8 @@ INSERT INTO worker (worker, lease_until) VALUES (?, ?)
 ON CONFLICT DO UPDATE SET lease_until = excluded.lease_until
 
 -- name: forget_dead_workers
-DELETE FROM worker WHERE lease_until < ?
+-- An hour after its end; one beyond the latest was written before the clock was set back.
+DELETE FROM worker WHERE lease_until < :now - 3600 OR lease_until > :latest
 
 -- name: release_flows
 UPDATE flow SET owner = NULL WHERE owner = ?

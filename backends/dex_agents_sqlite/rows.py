@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dex_agents.encoding import decode, encode
 from dex_agents.machine import Changes, Execution, FlowHeader, FlowState, HistoryEntry
+from dex_agents_sqlite.connection import DRIVER_ERRORS, translated
 from dex_agents_sqlite.sql import QUERIES
 
 __all__ = ("SqliteAttributes", "load_state", "read_header", "read_history", "write_changes")
@@ -25,15 +26,21 @@ class SqliteAttributes:
 
     def get(self, name: str) -> Raw | None:
         """Return the value of a physical name."""
-        rows = self._connection.execute(QUERIES["get_attribute"], (self._flow_id, name))
-        value = rows.get
+        try:
+            rows = self._connection.execute(QUERIES["get_attribute"], (self._flow_id, name))
+            value = rows.get
+        except DRIVER_ERRORS as error:
+            raise translated(self._connection.filename, error) from error
         return None if value is None else Raw(value)
 
     def scan(self, prefix: str) -> Mapping[str, Raw]:
         """Return every value whose physical name begins so, in the order of names."""
         bounds = (self._flow_id, prefix, prefix[:-1] + "0")
-        rows = self._connection.execute(QUERIES["scan_attributes"], bounds)
-        return {name: Raw(value) for name, value in rows}
+        try:
+            rows = self._connection.execute(QUERIES["scan_attributes"], bounds)
+            return {name: Raw(value) for name, value in rows}
+        except DRIVER_ERRORS as error:
+            raise translated(self._connection.filename, error) from error
 
 
 def read_header(header: bytes, version: int) -> FlowHeader:

@@ -10,18 +10,20 @@ from pathlib import Path
 import apsw
 
 from dex_agents.encoding import encode
-from dex_agents.errors import StoreError, StoreUnavailableError
+from dex_agents.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dex_agents.executor import (
+    LONGEST_LEASE_SECONDS,
     ChangeSignal,
     Clock,
     Commit,
     CommitConflict,
     Done,
+    StepWatch,
     StoredEvent,
     Transact,
 )
 from dex_agents.machine import FlowHeader, FlowState, HistoryEntry
-from dex_agents_sqlite.connection import connect_twice, prepare, translated
+from dex_agents_sqlite.connection import DRIVER_ERRORS, connect_twice, prepare, translated
 from dex_agents_sqlite.rows import (
     SqliteAttributes,
     load_state,
@@ -61,6 +63,7 @@ class SqliteStore:
         self._data_version: int | None = None
         self._changed_at = 0.0
         self._files_due_at = 0.0
+        self._clock_steps = StepWatch(clock)
 
     # Life
 
@@ -94,7 +97,8 @@ class SqliteStore:
             version = self._writer.data_version()
         except apsw.Error:
             version = None  # whoever reads or writes next gets the error
-        if version is not None and version != self._data_version:
+        has_stepped = self._clock_steps.has_stepped()  # leases and Timers are to be judged anew
+        if has_stepped or (version is not None and version != self._data_version):
             self._data_version = version
             self._changed_at = loop.time()
             self.changed.notify()
@@ -131,8 +135,9 @@ class SqliteStore:
             try:
                 yield
             finally:
-                self._reads.execute("COMMIT")
-        except apsw.Error as error:
+                if self._reader.in_transaction:  # SQLite ends it by itself after an I/O error
+                    self._reader.execute("COMMIT")
+        except DRIVER_ERRORS as error:
             raise translated(self._path, error) from error
 
     def load(self, flow_id: str) -> FlowState | None:
@@ -188,7 +193,9 @@ class SqliteStore:
             state = load_state(connection, flow_id) or FlowState.absent(flow_id)
             changes = transact(state, SqliteAttributes(connection, flow_id))
             if changes is not None and not write_changes(connection, changes, None):
-                raise CommitConflict
+                # Nobody writes between the reading and the writing of one transaction.
+                reason = f"what it says of session {flow_id!r} contradicts itself"
+                raise StoreCorruptError(str(self._path), reason)
 
         self._add(write, done)
 
@@ -228,7 +235,7 @@ class SqliteStore:
             now = self.clock.now()
             connection.execute(QUERIES["renew_lease"], (worker, now + lease_seconds))
             for flow_id in due:
-                names = {"worker": worker, "flow_id": flow_id, "now": now}
+                names = {"worker": worker, "flow_id": flow_id, **self._lease_bounds()}
                 connection.execute(QUERIES["claim_flow"], names)
                 if connection.changes():
                     claimed.append(flow_id)
@@ -237,9 +244,9 @@ class SqliteStore:
 
     def _due(self, flow_types: Sequence[str], limit: int) -> list[str]:
         names = {
-            "now": self.clock.now(),
             "flow_types": encode(flow_types).decode(),
             "limit": limit,
+            **self._lease_bounds(),
         }
         with self.snapshot():
             return [row[0] for row in self._reads.execute(QUERIES["find_due_flows"], names)]
@@ -247,8 +254,13 @@ class SqliteStore:
     def unclaimed(self) -> frozenset[str]:
         """Return the flows that need a worker now and that no living worker owns."""
         with self.snapshot():
-            rows = self._reads.execute(QUERIES["find_unclaimed_flows"], {"now": self.clock.now()})
+            rows = self._reads.execute(QUERIES["find_unclaimed_flows"], self._lease_bounds())
             return frozenset(row[0] for row in rows)
+
+    def _lease_bounds(self) -> dict[str, float]:
+        """Return between which times a lease ends that counts."""
+        now = self.clock.now()
+        return {"now": now, "latest": now + LONGEST_LEASE_SECONDS}
 
     def owned_versions(self, worker: str, flow_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of these flows, as far as the worker owns them, and of due ones."""
@@ -265,9 +277,9 @@ class SqliteStore:
         """Queue a new end of a worker's lease."""
 
         def write(connection: apsw.Connection) -> None:
-            now = self.clock.now()
-            connection.execute(QUERIES["renew_lease"], (worker, now + lease_seconds))
-            connection.execute(QUERIES["forget_dead_workers"], (now - 3600,))
+            bounds = self._lease_bounds()
+            connection.execute(QUERIES["renew_lease"], (worker, bounds["now"] + lease_seconds))
+            connection.execute(QUERIES["forget_dead_workers"], bounds)
 
         self._add(write, _ignore)
 

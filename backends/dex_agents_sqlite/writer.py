@@ -20,7 +20,7 @@ import apsw
 
 from dex_agents.errors import StoreError
 from dex_agents.executor import Done
-from dex_agents_sqlite.connection import translated
+from dex_agents_sqlite.connection import DRIVER_ERRORS, translated
 from dex_agents_sqlite.files import OpenFiles
 
 __all__ = ("Operation", "Writer")
@@ -158,7 +158,7 @@ class Writer:
     def _write(self, operation: Operation) -> None:
         try:
             operation.write(self._connection)
-        except (apsw.Error, StoreError):
+        except (*DRIVER_ERRORS, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - its own refusal concerns nobody else
             operation.refusal = error

@@ -26,6 +26,7 @@ __all__ = (
     "StoreCorruptError",
     "StoreError",
     "StoreForeignError",
+    "StoreLostError",
     "StoreNewerError",
     "StoreUnavailableError",
     "StoredRecordError",
@@ -159,6 +160,18 @@ class StoreUnavailableError(StoreError):
         super().__init__(
             f"The store {path} cannot be used: {reason}. Nothing was half-written. "
             "Mend the cause; what was not acknowledged can be sent again."
+        )
+
+
+class StoreLostError(StoreUnavailableError):
+    """The store's file was deleted or replaced while it was open; nothing more can be kept."""
+
+    def __init__(self, path: str, lost: str) -> None:
+        super().__init__(
+            path,
+            f"{lost} was deleted or replaced while it was open, so what is written now "
+            "would be lost. End every process that has it open; then put it back, or remove "
+            "its -wal and -shm files too and start with another",
         )
 
 

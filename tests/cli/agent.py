@@ -38,6 +38,11 @@ def flow() -> FlowTable:
         log(state).record("file_paper", key=call.idempotency_key)
         return "filed"
 
+    async def stamp_paper(call: DeferredToolExecution) -> Any:
+        await gate(state).wait_for_release()
+        log(state).record("stamp_paper", key=call.idempotency_key)
+        return "stamped"
+
     async def shred_paper(call: DeferredToolExecution) -> Any:
         log(state).record("shred_paper", key=call.idempotency_key)
         return {"shredded": call.tool_call.arguments}
@@ -45,10 +50,13 @@ def flow() -> FlowTable:
     policies = {
         "file_paper": ToolPolicy(ToolEffect.IDEMPOTENT_WRITE),
         "shred_paper": ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE),
+        "stamp_paper": ToolPolicy(ToolEffect.NON_IDEMPOTENT_WRITE, requires_approval=False),
     }
     return session_table(
         ScriptedRunner(
-            _answer, {"file_paper": file_paper, "shred_paper": shred_paper}, stream=True
+            _answer,
+            {"file_paper": file_paper, "stamp_paper": stamp_paper, "shred_paper": shred_paper},
+            stream=True,
         ),
         flow_type=FLOW_TYPE,
         options=AgentSessionOptions(tool_policies=policies),
@@ -69,6 +77,8 @@ def _answer(turn: AgentTurnContext) -> str | list[ToolRequest]:
         raise KeyError(rest)
     if verb == "shred":
         return [ToolRequest("shred_paper", {"paper": paper}) for paper in rest.split()]
+    if verb == "stamp":
+        return [ToolRequest("stamp_paper", {"paper": rest})]
     if verb == "file":
         return [ToolRequest("file_paper", {"paper": rest})]
     return f"you said {message}"

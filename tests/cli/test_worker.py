@@ -99,3 +99,30 @@ def test_verbose_logs_every_step_to_stderr(cli):
     _, errors = worker.communicate(timeout=10)
     assert "event=dex_agents.step.completed" in errors
     assert "session_id=s1" in errors
+
+
+def test_a_worker_whose_store_is_lost_ends_with_a_code(cli):
+    """It says once what happened and what helps, and does not wait for a result it cannot keep."""
+    worker = cli.worker("--grace", "600")
+    _hold_a_call(cli)
+    cli.path.unlink()
+    _, errors = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert errors.count("Error: ") == 1
+    assert f"Error: The store {cli.path} cannot be used" in errors
+    assert "End every process" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_signal_is_no_stop_and_no_success(cli):
+    """A single-attempt call that a signal cuts off is of unknown outcome; the session goes on."""
+    worker = cli.worker("--grace", "0")
+    cli("start", "s1", "stamp report", "--flow-type", FLOW_TYPE)
+    asyncio.run(gate(cli.folder).wait_until_reached())
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert cli.json("sessions")[0]["status"] == "running"
+    gate(cli.folder).release()
+    cli.worker()
+    assert cli.until_answered("s1").messages[-1].text == "done: outcome_unknown"
+    assert log(cli.folder).count("stamp_paper") == 0

@@ -102,7 +102,7 @@ async def cells(engine: str, row: Row, folder: Path) -> dict[str, str]:
 
 
 async def _cell(engine: str, row: Row, point: str | None, folder: Path) -> str:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True)  # noqa: ASYNC240 - nothing else runs yet
     async with _engine(engine, folder) as (url, emulator), open_backend(url) as backend:
         sessions = AgentSessionClient(backend, FLOW_TYPE)
         driver = asyncio.create_task(_drive(sessions, row.scenario))
@@ -249,14 +249,14 @@ _PREAMBLE = (
     "`python -m tests.crashes` makes this page again. A test compares every cell.",
     "",
     "- *before the hand-out*: the attempt is decided on, and not durable yet;",
-    "- *after the start marker*: that it began is durable, and its handler has not been called.",
-    "  A worker on Dex has no such moment of its own: the engine records that it handed a call out;",
+    "- *after the start marker*: that it began is durable, and its handler is not called yet. A",
+    "  worker on Dex has no such moment: the engine records that it handed a call out;",
     "- *in the handler*: where a runner is called, before it does anything;",
-    "- *after the effect*: the model or the tool has run, and nothing of it is recorded. Steps that",
-    "  call no runner have no effect;",
+    "- *after the effect*: the model or the tool has run, and nothing of it is recorded. Steps",
+    "  that call no runner have no effect;",
     "- *before the commit*: the handler has returned;",
-    "- *after the commit*: its result is durable (on Dex: has reached the engine), and nothing that",
-    "  follows has begun;",
+    "- *after the commit*: its result is durable (on Dex: has reached the engine), and nothing",
+    "  that follows has begun;",
     "- *before the next Step*: the next handler is called.",
     "",
     "Dex means the [emulator](dex-emulator.md) with a worker that pulls. A call that the engine",

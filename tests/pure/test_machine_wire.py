@@ -190,3 +190,25 @@ def test_a_lock_that_no_step_holds_delays_steps_and_refuses_rpcs():
     assert flow.state.locks == {"L": "A-1"}
     flow.apply(ExecuteReturned("A-1", 1, ExecutionDecision()))
     assert flow.state.locks == {}
+
+
+def test_a_retry_does_not_wait_for_a_clock_that_was_set_back():
+    """It waits its second; when the clock reads a time before the attempt, it runs at once."""
+    flow = Flow()
+    flow.now += 0.1
+    flow.fail()
+    assert begun(flow.apply(TimeAdvanced())) == []
+    assert flow.state.header.wake_at > flow.now
+    flow.now -= 3600.0
+    assert begun(flow.apply(TimeAdvanced())) == [("A-1", Phase.WAIT_FOR, 2)]
+
+
+def test_a_timer_waits_for_a_clock_that_was_set_back():
+    """It never fires before its time by the wall, however long ago it was set."""
+    flow = Flow()
+    flow.wait(TimerWait(1010.0))
+    for now in (1009.9, 500.0, 1009.9):
+        flow.now = now
+        assert begun(flow.apply(TimeAdvanced())) == []
+    flow.now = 1010.0
+    assert begun(flow.apply(TimeAdvanced())) == [("A-1", Phase.EXECUTE, 1)]

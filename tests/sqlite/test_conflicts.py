@@ -98,12 +98,13 @@ async def test_a_cancelled_caller_still_wakes_the_worker(tmp_path):
     table = session_table(ScriptedRunner([["hello"], ["again"]]), flow_type="T")
     async with (
         SqliteBackend(tmp_path / "s.db") as backend,
-        backend.worker([table], lease_seconds=3600, max_resident_flows=1) as worker,
+        backend.worker([table], lease_seconds=300, max_resident_flows=1) as worker,
     ):
         sessions = AgentSessionClient(backend, table)
         for name in ("s", "resident in its place"):
             await sessions.start_session(name, "hi")
             await _answered(sessions, name, 1)
+            await wait_until("its rest", lambda name=name: worker.resident(name).is_idle)
         await wait_until("room made", lambda: worker.resident("s") is None)
         sending = asyncio.create_task(sessions.send_user_message("s", "once more"))
         await asyncio.sleep(0)  # it is queued, and not yet committed

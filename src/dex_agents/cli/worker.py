@@ -16,6 +16,8 @@ import structlog
 from dex_agents.cli.flows import flow_argument, load_flow
 from dex_agents.cli.render import printable
 from dex_agents.cli.stores import open_store, store_option
+from dex_agents.errors import StoreError
+from dex_agents.executor import LONGEST_LEASE_SECONDS
 from dex_agents.table import FlowTable
 
 __all__ = ("concurrency_option", "lease_option", "serve", "worker")
@@ -29,7 +31,7 @@ def lease_option(default: float) -> Callable[[Callable[..., None]], Callable[...
     return click.option(
         "--lease",
         metavar="SECONDS",
-        type=click.FloatRange(min=_AT_LEAST),
+        type=click.FloatRange(min=_AT_LEAST, max=LONGEST_LEASE_SECONDS),
         default=default,
         show_default=True,
         help="How long sessions stay this worker's own when it dies.",
@@ -77,18 +79,37 @@ def worker(
 async def serve(
     table: FlowTable, store: str, *, lease: float, concurrency: int, grace: float
 ) -> None:
-    """Serve a flow until SIGTERM or SIGINT."""
+    """Serve a flow until SIGTERM or SIGINT.
+
+    Raises:
+        StoreError: The store cannot be opened, or was lost or found damaged meanwhile.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, _stop, number, stopping)
     async with open_store(store, creates=True) as backend:
         options = {"lease_seconds": lease, "max_concurrent_steps": concurrency}
-        async with backend.worker([table], grace_seconds=grace, **options):
+        async with backend.worker([table], grace_seconds=grace, **options) as serving:
             click.echo(f"Worker {os.getpid()} serves {table.flow_type} on {store}. Ctrl-C ends it.")
-            await stopping.wait()
+            if (error := await _end_of_store(serving, stopping)) is not None:
+                raise error
             click.echo(f"Worker {os.getpid()} lets running calls finish.")
     click.echo(f"Worker {os.getpid()} has ended.")
+
+
+async def _end_of_store(serving: Any, stopping: asyncio.Event) -> StoreError | None:
+    """Wait for a signal, or for the end of a store that this process keeps; return the latter."""
+    stop = asyncio.ensure_future(stopping.wait())
+    end_of_store = getattr(serving, "end_of_store", stopping.wait)  # a server looks after its own
+    end = asyncio.ensure_future(end_of_store())
+    try:
+        await asyncio.wait((stop, end), return_when=asyncio.FIRST_COMPLETED)
+        found = end.result() if end.done() else None
+        return found if isinstance(found, StoreError) else None
+    finally:
+        stop.cancel()
+        end.cancel()
 
 
 def _stop(number: int, stopping: asyncio.Event) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dex_agents.executor.clock import Alarm, Clock, SystemClock, VirtualClock
+from dex_agents.executor.clock import Alarm, Clock, StepWatch, SystemClock, VirtualClock
 from dex_agents.executor.executor import Executor
 from dex_agents.executor.local import LocalBackend
 from dex_agents.executor.store import (
+    LONGEST_LEASE_SECONDS,
     AttributeReader,
     ChangeSignal,
     Commit,
@@ -18,6 +19,7 @@ from dex_agents.executor.store import (
 )
 
 __all__ = (
+    "LONGEST_LEASE_SECONDS",
     "Alarm",
     "AttributeReader",
     "ChangeSignal",
@@ -28,6 +30,7 @@ __all__ = (
     "Executor",
     "Lineage",
     "LocalBackend",
+    "StepWatch",
     "Store",
     "StoredEvent",
     "SystemClock",

@@ -52,7 +52,7 @@ class Attempt:
         options: What is in force for it.
         state: The flow's state, for queue sizes.
         view: The Attributes that it sees; the attempt closes it.
-        clock: Measures timeouts.
+        clock: Says when Timers fire; its steady one measures timeouts.
         telemetry: Watches the attempt.
         append: Appends to a Stream: ``(stream, payload)``, in the loop's thread.
         report: Told the event that ends the attempt; None when it was cancelled.
@@ -83,7 +83,7 @@ class Attempt:
         self._report: Callable[[Attempt, Event | None], None] | None = report
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._begun_at = self._last_beat = clock.now()
+        self._begun_at = self._last_beat = clock.steady.now()
         is_wait = execution.phase is Phase.WAIT_FOR
         self._timeout = options.wait_for_timeout if is_wait else options.execute_timeout
         self._kept_alive = 0
@@ -97,7 +97,7 @@ class Attempt:
 
     @property
     def deadline(self) -> float:
-        """When the attempt counts as dead, unless it gives a sign of life before."""
+        """When, by the steady clock, it counts as dead unless it gives a sign of life before."""
         return min(
             self._begun_at + self._timeout, self._last_beat + self._options.heartbeat_timeout
         )
@@ -132,7 +132,7 @@ class Attempt:
 
     def beat(self) -> None:
         """Record a sign of life."""
-        self._last_beat = self._clock.now()
+        self._last_beat = self._clock.steady.now()
 
     def write(self, stream: Stream[Any], payload: bytes) -> None:
         """Append to a Stream, from any thread."""

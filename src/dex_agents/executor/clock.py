@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
-__all__ = ("Alarm", "Clock", "SystemClock", "VirtualClock")
+__all__ = ("Alarm", "Clock", "StepWatch", "SystemClock", "VirtualClock")
 
 
 _LOOK_SECONDS = 0.001
 _LONGEST_WAIT = 60.0
 """A wall clock that was set forward is noticed within this many seconds."""
+_STEP_SECONDS = 1.0
+"""A clock that moves by more at once was set, or its machine slept."""
 
 
 class Alarm(Protocol):
@@ -28,6 +30,11 @@ class Alarm(Protocol):
 class Clock(Protocol):
     """Tells the time and calls back at a time."""
 
+    @property
+    def steady(self) -> Clock:
+        """The clock for durations: nobody sets it, and its zero means nothing."""
+        ...
+
     def now(self) -> float:
         """Return seconds since 1970."""
         ...
@@ -38,15 +45,50 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The system's clock. Wall time says what is due; a monotonic clock does the waiting."""
+    """The system's clock. Wall time says what is due; a monotonic clock does the waiting.
+
+    Args:
+        read: Tells the time, in seconds.
+    """
+
+    def __init__(self, read: Callable[[], float] = time.time) -> None:
+        self._read = read
+
+    @property
+    def steady(self) -> SystemClock:
+        """The system's monotonic clock."""
+        return _STEADY
 
     def now(self) -> float:
         """Return seconds since 1970."""
-        return time.time()
+        return self._read()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Alarm:
         """Arrange a call in the running event loop, never before ``when``."""
         return _SystemAlarm(self, when, callback)
+
+
+_STEADY = SystemClock(time.monotonic)
+
+
+class StepWatch:
+    """Notices that a clock was set: it then moves against the steady one.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = self._read()
+
+    def has_stepped(self) -> bool:
+        """Return whether the clock was set since the last time that this was asked."""
+        before, self._offset = self._offset, self._read()
+        return abs(self._offset - before) > _STEP_SECONDS
+
+    def _read(self) -> float:
+        return self._clock.now() - self._clock.steady.now()
 
 
 class _SystemAlarm:
@@ -93,6 +135,11 @@ class VirtualClock:
         self._hanging: set[Hashable] = set()
         self.running: Callable[[], Iterable[Hashable]] = tuple
         self.patience = 1.0
+
+    @property
+    def steady(self) -> VirtualClock:
+        """The clock itself, which nobody sets."""
+        return self
 
     def now(self) -> float:
         """Return the virtual time in seconds since 1970."""

@@ -11,11 +11,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from dex_agents.errors import DexAgentsError, StoreError
+from dex_agents.errors import (
+    DexAgentsError,
+    StoreCorruptError,
+    StoredRecordError,
+    StoreError,
+    StoreLostError,
+)
 from dex_agents.executor.attempt import Attempt
-from dex_agents.executor.clock import Alarm
+from dex_agents.executor.clock import Alarm, StepWatch
 from dex_agents.executor.handle import FlowHandle, Served
-from dex_agents.executor.store import Store
+from dex_agents.executor.store import LONGEST_LEASE_SECONDS, Store
 from dex_agents.executor.watchdog import Watchdog
 from dex_agents.machine import (
     Event,
@@ -48,7 +54,8 @@ class Executor:
         telemetry: Watches every attempt.
         max_concurrent_steps: How many attempts run at once.
         lease_seconds: How long its flows stay its own without a renewal. After
-            its death others take them over within this time.
+            its death others take them over within this time. At most
+            `LONGEST_LEASE_SECONDS`.
         max_resident_flows: How many idle flows stay in memory.
     """
 
@@ -62,6 +69,8 @@ class Executor:
         lease_seconds: float = 15.0,
         max_resident_flows: int = 1024,
     ) -> None:
+        if not 0 < lease_seconds <= LONGEST_LEASE_SECONDS:
+            raise ValueError(f"lease_seconds must be above 0 and at most {LONGEST_LEASE_SECONDS:g}")
         self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self.store = store
         self._served = {
@@ -80,10 +89,13 @@ class Executor:
         self._tasks: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
         self._context.run(telemetry.clear)
-        self._watchdog = Watchdog(store.clock)
+        self._watchdog = Watchdog(store.clock.steady)
         self._alarm: Alarm | None = None
+        self._clock_steps = StepWatch(store.clock)
+        self._claims_from = 0.0
         self._store_trouble: str | None = None
         self._ended = asyncio.Event()
+        self._end_of_store: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
 
     # Life
 
@@ -102,12 +114,15 @@ class Executor:
         done: what may run again does so on another worker.
         """
         self._is_stopping = True
+        if self._end_of_store.done():
+            grace_seconds = 0.0  # no result can be kept any more
         deadline = asyncio.get_running_loop().time() + grace_seconds
         await self._wait_until(lambda h: not h.attempts and h.is_settled, deadline)
         for handle in list(self._handles.values()):
             for attempt in list(handle.attempts.values()):
                 attempt.abort(WORKER_STOPPED)
-        await self._wait_until(lambda h: h.is_settled, deadline + 2.0)
+        if not self._end_of_store.done():
+            await self._wait_until(lambda h: h.is_settled, deadline + 2.0)
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -121,6 +136,14 @@ class Executor:
         released = asyncio.Event()
         self.store.release(self.worker, lambda _error: released.set())
         await released.wait()  # so that whoever starts next finds the flows free
+
+    async def end_of_store(self) -> StoreError:
+        """Wait until the store is lost or damaged, so that serving it is at an end; say why.
+
+        A disk that is full or a lock of another program is not the end: the
+        worker tries again by itself.
+        """
+        return await asyncio.shield(self._end_of_store)
 
     def running(self) -> list[str]:
         """Return which attempts run now, as ``"<flow>: <Step>-<n>, attempt <m>"``."""
@@ -153,6 +176,7 @@ class Executor:
 
     def _look_around(self) -> None:
         try:
+            self._notice_step()
             self._follow_changes()
             self.look()
             self._set_alarm()
@@ -162,6 +186,19 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
             context = {"message": "A dex-agents worker met a fault", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+
+    def _notice_step(self) -> None:
+        """When the clock was set, keep what is this worker's, and do what is due by the new time.
+
+        To others every lease seems to have ended, or to last too long. Each worker
+        renews its own at once and leaves the others the time to do the same.
+        """
+        if not self._clock_steps.has_stepped():
+            return
+        self.store.renew(self.worker, self._lease_seconds)
+        self._claims_from = self.store.clock.steady.now() + self._lease_seconds / 3
+        for handle in list(self._handles.values()):
+            handle.tick()
 
     def _set_alarm(self) -> None:
         """Look again when the next Timer of a flow is due that nobody has in memory."""
@@ -198,6 +235,9 @@ class Executor:
         """Claim flows that need a worker now, as far as there are slots."""
         if self._is_stopping or self._is_claiming or self.free_slots() <= 0:
             return
+        self._notice_step()
+        if self.store.clock.steady.now() < self._claims_from:
+            return  # looked for again shortly
         self._is_claiming = True
         types = tuple(self._served)
         limit = min(self.free_slots(), _CLAIM)
@@ -216,7 +256,10 @@ class Executor:
             state = self.store.load(flow_id)
             if state is None or state.header.status is not FlowStatus.RUNNING:
                 return
-            if self._adopt(state, state.header.flow_type).take_over():
+            flow_type = state.header.flow_type
+            if flow_type not in self._served:  # its row said otherwise: the file is damaged
+                raise StoredRecordError("flow header", f"its flow type is {flow_type!r}")
+            if self._adopt(state, flow_type).take_over():
                 self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
         except DexAgentsError as error:
             # One flow that cannot be read must not keep the others waiting.
@@ -317,6 +360,8 @@ class Executor:
 
     def _warn_of_store(self, error: StoreError, **data: str) -> None:
         """Log what is wrong with the store once, not with every session and every new try."""
+        if isinstance(error, StoreLostError | StoreCorruptError) and not self._end_of_store.done():
+            self._end_of_store.set_result(error)
         trouble = str(error)
         if trouble != self._store_trouble:
             self._store_trouble = trouble

@@ -235,7 +235,7 @@ class FlowHandle:
         if self._is_behind or state.header.status is not FlowStatus.RUNNING:
             return
         has_waited = any(at <= now for at in state.timed.values())
-        can_begin = any(state.executions[name].due_at <= now for name in state.runnable)
+        can_begin = any(state.executions[name].is_due(now) for name in state.runnable)
         if has_waited or (can_begin and self._owner.free_slots() > 0):
             self.submit(TimeAdvanced())
         elif can_begin:

@@ -18,6 +18,7 @@ from dex_agents.executor.clock import Clock
 from dex_agents.machine import Changes, FlowHeader, FlowState, HistoryEntry
 
 __all__ = (
+    "LONGEST_LEASE_SECONDS",
     "AttributeReader",
     "ChangeSignal",
     "Commit",
@@ -28,6 +29,9 @@ __all__ = (
     "StoredEvent",
     "Transact",
 )
+
+LONGEST_LEASE_SECONDS = 300.0
+"""A lease that seems to last longer was written before the clock was set back: it has ended."""
 
 Done: TypeAlias = Callable[[BaseException | None], None]
 """Called in the event loop once a write is durable, or with why it is not."""

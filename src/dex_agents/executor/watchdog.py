@@ -15,7 +15,7 @@ class Watchdog:
     them, which looks again when it rings, costs each of them next to nothing.
 
     Args:
-        clock: The worker's clock.
+        clock: The worker's steady clock.
     """
 
     def __init__(self, clock: Clock) -> None:

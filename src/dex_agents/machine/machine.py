@@ -471,7 +471,7 @@ class _Step:
         for execution in self._in_order(self.state.runnable):
             if self.slots <= 0:
                 break
-            if execution.due_at > self.now:
+            if not execution.is_due(self.now):
                 continue
             locks = self._locks(execution)
             if any(self.state.locks.get(name, execution.id) != execution.id for name in locks):
@@ -581,7 +581,7 @@ class _Step:
         state = self.state
         if state.running:
             return 0.0
-        if any(state.executions[name].due_at <= self.now for name in state.runnable):
+        if any(state.executions[name].is_due(self.now) for name in state.runnable):
             return 0.0
         return min(state.timed.values()) if state.timed else None
 

@@ -176,6 +176,14 @@ class Execution(Struct, frozen=True, gc=False, omit_defaults=True):
     wait_failed: bool = False
     worker: str = ""
 
+    def is_due(self, now: float) -> bool:
+        """Whether it may be handed out, once it is runnable.
+
+        A clock that reads a time before the last attempt began was set back, so
+        that the delay cannot be told any more. A retry does not wait for it.
+        """
+        return self.due_at <= now or now < self.begun_at
+
 
 class FlowHeader(Struct, frozen=True, gc=False, omit_defaults=True):
     """What there is once in a flow.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from dex_agents.errors import StoredRecordError
 from dex_agents.records import (
     AgentEvent,
     AgentInterrupt,
@@ -12,6 +15,7 @@ from dex_agents.records import (
     AgentUsage,
     AgentUserMessage,
     ToolCallCompleted,
+    message_sequence_key,
 )
 from dex_agents.table import Attribute, AttributeMap, Channel, ChannelMap, PersistenceRow, Stream
 
@@ -27,6 +31,7 @@ __all__ = (
     "SESSION_ROWS",
     "TOOL_CALL_RESULTS",
     "agent_events",
+    "message_at",
 )
 
 AGENT_STATE = Attribute("AgentState", AgentState)
@@ -63,3 +68,15 @@ SESSION_ROWS: tuple[PersistenceRow, ...] = (
 def agent_events(capacity_bytes: int) -> Stream[AgentEvent]:
     """Return the ``AgentEvents`` Stream of one flow type."""
     return Stream("AgentEvents", AgentEvent, capacity_bytes)
+
+
+def message_at(messages: Mapping[str, AgentMessage], sequence: int) -> AgentMessage:
+    """Return the stored message of a sequence that the session's state counts.
+
+    Raises:
+        StoredRecordError: The message is not there, or cannot be read.
+    """
+    try:
+        return messages[message_sequence_key(sequence)]
+    except KeyError as error:
+        raise StoredRecordError(f"message {sequence}", "it is missing") from error

@@ -15,7 +15,6 @@ from dex_agents.records import (
     AgentUserMessage,
     ListAgentMessagesRequest,
     ResolveInterruptRequest,
-    message_sequence_key,
 )
 from dex_agents.session.persistence import (
     AGENT_MESSAGES,
@@ -25,6 +24,7 @@ from dex_agents.session.persistence import (
     INTERRUPT_RESOLUTIONS,
     PENDING_INTERRUPTS,
     QUEUED_USER_MESSAGES,
+    message_at,
 )
 from dex_agents.table import Rpc, RpcContext, RpcResult
 
@@ -126,4 +126,4 @@ def list_agent_messages(
 
 def _messages(context: RpcContext, after: int, last: int) -> list[AgentMessage]:
     stored = context.entries(AGENT_MESSAGES)
-    return [stored[message_sequence_key(n)] for n in range(after + 1, last + 1)]
+    return [message_at(stored, n) for n in range(after + 1, last + 1)]

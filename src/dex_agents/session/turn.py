@@ -13,7 +13,6 @@ from dex_agents.records import (
     FrameworkMessage,
     MessageRole,
     ToolEffect,
-    message_sequence_key,
 )
 from dex_agents.runner import (
     AgentFrameworkRunner,
@@ -24,6 +23,7 @@ from dex_agents.runner import (
     ToolPolicy,
     TurnCompleted,
 )
+from dex_agents.session.persistence import message_at
 
 __all__ = (
     "StoredMessages",
@@ -61,7 +61,7 @@ class StoredMessages(Sequence[AgentMessage]):
         position = index + self._count if index < 0 else index
         if not 0 <= position < self._count:
             raise IndexError(index)
-        return self._entries[message_sequence_key(position + 1)]
+        return message_at(self._entries, position + 1)
 
     def __iter__(self) -> Iterator[AgentMessage]:
         return (self[i] for i in range(self._count))

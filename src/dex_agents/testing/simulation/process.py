@@ -49,6 +49,11 @@ class _Clock(SystemClock):
         self._surroundings = surroundings
         self.latest = 0.0
 
+    @property
+    def steady(self) -> SystemClock:
+        """The simulation's true time, which nobody sets."""
+        return SystemClock(lambda: self._surroundings.now)
+
     def now(self) -> float:
         now = self._surroundings.now + self._surroundings.skew
         self.latest = max(self.latest, now)

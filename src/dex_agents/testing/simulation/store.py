@@ -19,6 +19,7 @@ from dex_agents.executor import (
     StoredEvent,
     Transact,
 )
+from dex_agents.executor.store import LONGEST_LEASE_SECONDS
 from dex_agents.machine import Changes, FlowHeader, FlowState, HistoryEntry
 from dex_agents_memory.store import MemoryStore
 
@@ -72,7 +73,7 @@ class Disk:
     def look_at_leases(self, now: float) -> None:
         """Let only those workers count as alive whose lease goes on, by somebody's clock."""
         for worker, end in self.leases.items():
-            if end > now:
+            if now < end <= now + LONGEST_LEASE_SECONDS:
                 self.flows.renew(worker, end - now)
             else:
                 self.flows.release(worker, _ignore)

@@ -20,6 +20,7 @@ from dex_agents.errors import (
     RpcLockConflictError,
     StoreError,
 )
+from dex_agents.executor import SystemClock
 from dex_agents.machine import Changes, Phase
 from dex_agents.records import AgentUsage
 from dex_agents.runner import DeferredToolExecution
@@ -94,7 +95,7 @@ class World:
         self._trace = trace
         self.now = _EPOCH
         self.skew = 0.0
-        self.disk = Disk(_WorldClock(self))
+        self.disk = Disk(SystemClock(lambda: self.now))
         self.books = {f"s{n}": Books(f"s{n}") for n in range(plan.sessions)}
         self.transitions = 0
         self.violation: Violation | None = None
@@ -444,19 +445,6 @@ class World:
             raws = ((n, raw) for n, raw in books.attributes.items())
             found += [n for n, raw in raws if handle.attributes.raw(n) != raw]
         return found
-
-
-class _WorldClock:
-    """The true time; only the disk asks for it, and nothing is decided by it."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now(self) -> float:
-        return self._world.now
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Any:
-        raise NotImplementedError
 
 
 @functools.cache
