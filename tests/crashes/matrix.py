@@ -67,7 +67,7 @@ ROWS = (
     Row("AwaitToolApproval", "approval", "AwaitToolApproval", _WAIT),
     Row("AwaitToolApproval", "approval", "CallSingleAttemptTool"),
     Row("CallSingleAttemptTool", "approval", "ResumeTurn"),
-    Row("ResumeTurn", "read", "ResumeTurn", _WAIT),
+    Row("ResumeTurn", "approval", "ResumeTurn", _WAIT),
     Row("ResumeTurn", "read", "RunModel"),
     Row("RecordToolFailure", "broken read", "ResumeTurn"),
     Row("RecordToolFailure", "broken idempotent_write", "ResumeTurn"),
@@ -176,8 +176,9 @@ async def _drive(sessions: AgentSessionClient, name: str) -> AgentSnapshot:
             state = snapshot.state
             if SCENARIOS[name].later and not await _has_sent(sessions, name):
                 await sessions.send_user_message(name, "go")
-            for each in snapshot.pending_interrupts:
-                await sessions.resolve_interrupt(name, each.interrupt_id, approved=True)
+            if snapshot.pending_interrupts and await _all_wait(sessions, name):
+                (question,) = snapshot.pending_interrupts
+                await sessions.resolve_interrupt(name, question.interrupt_id, approved=True)
             if state and state.turn_number and state.status == "waiting_for_user_message":
                 return snapshot
         return None
@@ -189,6 +190,13 @@ async def _has_sent(sessions: AgentSessionClient, name: str) -> bool:
     """Return whether a message is there, also when its sender was told of an error."""
     history = await sessions.read_history(name)
     return any(each.step_type == "send_user_message" for each in history)
+
+
+async def _all_wait(sessions: AgentSessionClient, name: str) -> bool:
+    """Return whether everything waits, so that a kill hits nothing that runs beside its Step."""
+    history = await sessions.read_history(name)
+    waiting = [each for each in history if each.event_type == "step_wait_for_completed"]
+    return {"AwaitToolApproval", "ResumeTurn"} <= {each.step_type for each in waiting}
 
 
 async def _judged(

@@ -49,7 +49,13 @@ class FastClock(SystemClock):
     """The system's clock, running as fast as the emulator's delays."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._begun = time.time()
+
+    @property
+    def steady(self) -> FastClock:
+        """The same: nobody sets it."""
+        return self
 
     def now(self) -> float:
         """Return seconds since 1970, which pass fast."""

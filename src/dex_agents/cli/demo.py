@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import click
 
@@ -39,9 +38,7 @@ def demo(store: str | None, *, yes: bool) -> None:
     """
     if store is not None:
         require_shared(named_backend(store), store)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # so that neither a worker nor a folder stays behind
-    with _new_folder(is_kept=store is None) as folder:
+    with _leaving(), _new_folder(is_kept=store is None) as folder:
         play = Play(store or f"sqlite:///{folder / 'dex-agents.db'}", folder)
         print_line("A night at a small observatory, on a durable session", "bold")
         click.echo(f"Store     {play.store}")
@@ -83,8 +80,27 @@ def _perform(play: Play, *, yes: bool) -> Evidence:
         play.end_worker()
 
 
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """End on SIGTERM and SIGHUP as on Ctrl-C, so that neither a worker nor a folder stays behind.
+
+    An event loop passes an interrupt on to whatever waits. An exception from a signal
+    handler would go to whatever runs, which may be a callback that swallows it.
+    """
+    numbers: list[int] = []
+
+    def leave(number: int, _: FrameType | None) -> None:
+        numbers.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if numbers:
+            sys.exit(128 + numbers[0])
+        raise
 
 
 def _ask(story: Story, interrupt: AgentInterrupt, *, yes: bool) -> bool:
