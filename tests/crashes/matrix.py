@@ -106,18 +106,20 @@ async def _cell(engine: str, row: Row, point: str | None, folder: Path) -> str:
     async with _engine(engine, folder) as (url, emulator), open_backend(url) as backend:
         sessions = AgentSessionClient(backend, FLOW_TYPE)
         driver = asyncio.create_task(_drive(sessions, row.scenario))
+        tasks: list[asyncio.Task[Any]] = [driver]
         try:
             if point is not None:
                 bomb = Bomb(row.step, row.phase, point, (row.then, row.then_phase))
                 with _worker(url, folder, bomb) as doomed:
                     if emulator is not None:
-                        _let_the_engine_kill(emulator, doomed, bomb)
+                        tasks.append(_let_the_engine_kill(emulator, doomed, bomb))
                     await wait_until("the kill", lambda: not doomed.is_alive(), timeout=_PATIENCE)
                     assert doomed.exitcode == -signal.SIGKILL
             with _worker(url, folder, None):
                 snapshot = await driver
         finally:
-            driver.cancel()
+            for task in tasks:
+                task.cancel()
         return await _judged(backend, sessions, row, snapshot, folder)
 
 
@@ -141,13 +143,18 @@ async def _engine(engine: str, folder: Path) -> AsyncIterator[tuple[str, DexEmul
         yield f"dex://{emulator.address}", emulator
 
 
-def _let_the_engine_kill(emulator: DexEmulator, worker: Any, bomb: Bomb) -> None:
-    """Kill the worker at the points that only the engine sees."""
+def _let_the_engine_kill(emulator: DexEmulator, worker: Any, bomb: Bomb) -> asyncio.Task[None]:
+    """Kill the worker where only the engine sees it; return a task to cancel at the end."""
     flows = emulator._flows
     apply, perform = flows.apply, flows.perform
 
+    dying = asyncio.Event()
+    late: list[asyncio.Task[None]] = []
+    is_gone = asyncio.create_task(_gone(emulator, dying))
+
     def kill(point: str) -> None:
-        if point == bomb.point and worker.is_alive():
+        if point == bomb.point and not dying.is_set():
+            dying.set()
             os.kill(worker.pid, signal.SIGKILL)
 
     def watched_apply(run: Any, event: Any, payload: Any = None) -> Any:
@@ -161,9 +168,28 @@ def _let_the_engine_kill(emulator: DexEmulator, worker: Any, bomb: Bomb) -> None
             begun = (effect.execution.step, effect.execution.phase)
             if begun == (bomb.step, bomb.phase):
                 kill("before the hand-out")
+        if dying.is_set():
+            late.append(asyncio.create_task(perform_late(run, effect)))
+        else:
+            perform(run, effect)
+
+    async def perform_late(run: Any, effect: Any) -> None:
+        """Hand out once it is seen that nobody is there: who is dying may get a call or not."""
+        await is_gone
         perform(run, effect)
 
     flows.apply, flows.perform = watched_apply, watched_perform
+    return is_gone
+
+
+async def _gone(emulator: DexEmulator, dying: asyncio.Event) -> None:
+    """Wait until the engine has seen that its dying worker is gone."""
+    await dying.wait()
+    streams = emulator._pull._streams
+    old = {stream for queue in streams.values() for stream in queue}
+    await wait_until(
+        "the streams to end", lambda: not any(old & queue.keys() for queue in streams.values())
+    )
 
 
 async def _drive(sessions: AgentSessionClient, name: str) -> AgentSnapshot:
@@ -267,7 +293,8 @@ _PREAMBLE = (
     "  that follows has begun;",
     "- *before the next Step*: the next handler is called.",
     "",
-    "Dex means the [emulator](dex-emulator.md) with a worker that pulls. A call that the engine",
-    "hands to a worker which is dead by then counts as begun, since nobody can tell otherwise.",
+    "Dex means the [emulator](dex-emulator.md) with a worker that pulls. Where the engine is the",
+    "one who kills, it goes on once it has seen that the worker is gone. A call that it hands to",
+    "one which is dying counts as begun, since nobody can tell otherwise.",
     "",
 )
