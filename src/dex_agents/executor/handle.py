@@ -76,7 +76,7 @@ class Owner(Protocol):
         ...
 
     def refused(self, handle: FlowHandle, error: DexAgentsError) -> None:
-        """Log a result that was refused."""
+        """Log a result that was refused, or would be."""
         ...
 
     def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
@@ -359,6 +359,8 @@ class FlowHandle:
             if execution is None or execution.attempt != attempt.execution.attempt:
                 del self.attempts[attempt.execution.id]
                 attempt.cancel()
+                if execution is not None:
+                    self._tell_stale(attempt)
         known = {*self.attempts, *(entry.subject for entry in entries)}
         for execution_id in [each for each in state.running if each not in known]:
             # Handed out by a commit that was durable although it seemed to fail.
@@ -372,10 +374,17 @@ class FlowHandle:
 
     def _lose(self, entries: deque[_Entry]) -> None:
         """Give the flow up: another worker owns it, or it is gone."""
+        for attempt in self.attempts.values():
+            self._tell_stale(attempt)
         self._owner.drop(self)
         for entry in entries:
             if not entry.refuse(CommitConflict()):
                 self._owner.refused(self, StaleAttemptError(entry.subject or self.flow_id))
+
+    def _tell_stale(self, attempt: Attempt) -> None:
+        """Log an attempt that another worker's has replaced while it ran here."""
+        execution = attempt.execution
+        self._owner.refused(self, StaleAttemptError(execution.id, execution.attempt))
 
     def close(self) -> None:
         """Stop every attempt here, without reporting; the store stays as it is."""
