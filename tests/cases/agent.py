@@ -17,8 +17,18 @@ from dex_agents import (
 from dex_agents.testing import ScriptedRunner, wait_until
 from tests.session.engine import ASK, IDEMPOTENT, ONCE, READ, Engine, events_of, payloads
 
-LOOSE = ToolPolicy(ToolEffect.UNCLASSIFIED, requires_approval=False)
-POLICIES = {"look": READ, "put": IDEMPOTENT, "pay": ONCE, "act": LOOSE, "ask": ASK}
+POLICIES = {
+    "look": READ,
+    "put": IDEMPOTENT,
+    "pay": ONCE,
+    "act": ToolPolicy(ToolEffect.UNCLASSIFIED, requires_approval=False),
+    "ask": ASK,
+    "ask_look": ToolPolicy(ToolEffect.READ, requires_approval=True),
+    "ask_put": ToolPolicy(ToolEffect.IDEMPOTENT_WRITE, requires_approval=True),
+    "ask_act": ToolPolicy(ToolEffect.UNCLASSIFIED),
+}
+"""Every effect, with and without approval."""
+
 UNKNOWN = "It is unknown whether the tool call took effect"
 
 

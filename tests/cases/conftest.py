@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,21 @@ class Site:
     def model_calls(self, session_id: str) -> int:
         """Return how many model calls a session has made, repeated ones too."""
         return sum(each["session"] == session_id for each in self.log.entries("model"))
+
+    @asynccontextmanager
+    async def forgotten(self) -> AsyncIterator[None]:
+        """Let go of the store while the block runs, and serve it with a new worker afterwards.
+
+        On Dex the server stays, and its RPCs need a worker: that starts with the block.
+        """
+        if isinstance(self.shop, Gated):
+            await self.start_worker()
+            yield
+            return
+        await self.shop.backend.__aexit__(None, None, None)
+        yield
+        await self.shop.backend.__aenter__()
+        await self.start_worker()
 
     async def run(self, *command: str) -> str:
         """Run Python in a process of its own, and return what it prints once it has succeeded."""
