@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any
 
 import apsw
@@ -34,10 +34,17 @@ from tests.session.engine import Engine, Gate, step_history
 @contextmanager
 def full(backend: SqliteBackend):
     """SQLite may not make its file any larger."""
-    connection = backend._store._writes
-    connection.pragma("max_page_count", 1)
+    limit_pages(backend, 1)
     yield
-    connection.pragma("max_page_count", 1_000_000)
+    limit_pages(backend, 1_000_000)
+
+
+def limit_pages(backend: SqliteBackend, count: int) -> None:
+    """Set the limit as soon as the connection is not at work in its thread."""
+    while True:
+        with suppress(apsw.ThreadingViolationError):
+            backend._store._writes.pragma("max_page_count", count)
+            return
 
 
 @contextmanager
