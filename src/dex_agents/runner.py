@@ -182,7 +182,7 @@ class AgentEventWriter:
         Raises:
             EncodingError: The payload is not JSON.
         """
-        self.write_checked(str(event_type), json_value(dict(payload), "event payload"))
+        self.write_checked(clean_text(event_type), json_value(dict(payload), "event payload"))
 
     def write_checked(self, event_type: str, payload: dict[str, Any]) -> None:
         """Stream an event whose payload is known to be JSON."""

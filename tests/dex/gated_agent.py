@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dex_agents import AgentSessionFlow, DeferredToolExecution, ToolExecutionResult
-from tests.processes.flows import OPTIONS, GatedRunner, log, poison, read, respond, write
+from tests.processes.flows import OPTIONS, TOOLS, GatedRunner, log, respond
 
 
 class WitnessedRunner(GatedRunner):
@@ -18,6 +18,4 @@ class WitnessedRunner(GatedRunner):
 
 def build_flow() -> AgentSessionFlow:
     """Return the flow that worker and test build alike."""
-    writes = dict.fromkeys(("keyed_write", "once_write", "approved_write"), write)
-    tools = {"read": read, "poison": poison, **writes}
-    return AgentSessionFlow(WitnessedRunner(respond, tools), flow_type="Gated", options=OPTIONS)
+    return AgentSessionFlow(WitnessedRunner(respond, TOOLS), flow_type="Gated", options=OPTIONS)

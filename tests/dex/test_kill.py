@@ -75,7 +75,7 @@ async def test_a_killed_once_only_write_is_outcome_unknown(gated, moment):
 
 async def test_parallel_reads_that_are_recorded_do_not_repeat(gated):
     """Of five reads four are recorded and one is running: only that one runs twice."""
-    gate = gated.close_gate("read-3")
+    gate = gated.close_gate("after-read-3")
     worker = await gated.stack.start_worker()
     await gated.sessions.start_session("reads-1", "look")
     await gate.wait_until_reached()
@@ -86,7 +86,7 @@ async def test_parallel_reads_that_are_recorded_do_not_repeat(gated):
         description="four recorded reads",
     )
     worker.kill()
-    gated.open_gate("read-3")
+    gated.open_gate("after-read-3")
     await gated.stack.start_worker()
 
     snapshot = await gated.settled("reads-1")

@@ -68,7 +68,7 @@ async def test_a_killed_once_only_write_is_outcome_unknown(workshop, moment):
 
 async def test_parallel_reads_that_are_recorded_do_not_repeat(workshop):
     """Of five reads four are recorded and one is running: only that one runs twice."""
-    gate = workshop.close_gate("read-3")
+    gate = workshop.close_gate("after-read-3")
     worker = await workshop.start_worker()
     await workshop.sessions.start_session("reads-1", "look")
     await gate.wait_until_reached()
@@ -79,7 +79,7 @@ async def test_parallel_reads_that_are_recorded_do_not_repeat(workshop):
         description="four recorded reads",
     )
     await worker.kill()
-    workshop.open_gate("read-3")
+    workshop.open_gate("after-read-3")
     await workshop.start_worker()
 
     snapshot = await workshop.settled("reads-1")

@@ -11,6 +11,7 @@ from dex_agents.cli.errors import CommandError
 from dex_agents.cli.sessions import acknowledge, json_option
 from dex_agents.cli.showing import described_call
 from dex_agents.cli.standing import wait_for_worker
+from dex_agents.cli.steps import answer_of
 from dex_agents.cli.stores import open_session, store_option, typed_command
 from dex_agents.client import AgentSessionClient
 from dex_agents.records import AgentEventType, AgentInterrupt
@@ -125,6 +126,5 @@ async def _past_answers(client: AgentSessionClient, session: str) -> dict[str, s
                 answers[payload["interrupt_id"]] = f"{name} is already approved or rejected"
             elif each.event.type == AgentEventType.INTERRUPT_RESOLVED:
                 name = tools.get(payload["interrupt_id"], "the tool call")
-                answer = "approved" if payload["approved"] else "rejected"
-                answers[payload["interrupt_id"]] = f"{name} is already {answer}"
+                answers[payload["interrupt_id"]] = f"{name} is already {answer_of(payload)}"
     return answers

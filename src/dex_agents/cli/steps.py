@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from dex_agents.backend import StepHistoryEntry
-from dex_agents.records import AgentEvent, AgentEventType
+from dex_agents.records import AgentEvent, AgentEventType, ToolCallStatus
+from dex_agents.session.notes import EXPIRED_MESSAGE
 
-__all__ = ("StepRow", "describe_steps", "error_text", "retries", "with_type")
+__all__ = ("StepRow", "answer_of", "describe_steps", "error_text", "retries", "with_type")
 
 _WAITED = "step_wait_for_completed"
 _LOST = "step_attempt_failed"
@@ -88,6 +89,13 @@ def retries(history: Iterable[StepHistoryEntry]) -> list[str]:
     ]
 
 
+def answer_of(resolved: Mapping[str, Any]) -> str:
+    """Return what the payload of ``interrupt_resolved`` says; an expired one nobody has refused."""
+    if resolved["approved"]:
+        return "approved"
+    return "expired" if resolved["rejection_message"] == EXPIRED_MESSAGE else "rejected"
+
+
 def _row(
     entries: Sequence[StepHistoryEntry], told: Sequence[AgentEvent], interrupts: dict[str, str]
 ) -> StepRow:
@@ -118,12 +126,12 @@ def _facts(told: Sequence[AgentEvent], interrupts: dict[str, str]) -> Iterable[t
                 yield "what", f"asked for {', '.join(asked)}"
             case AgentEventType.TOOL_CALL_STARTED:
                 yield "what", payload["tool_name"]
-            case AgentEventType.TOOL_CALL_FINISHED:
+            case AgentEventType.TOOL_CALL_FINISHED if payload["status"] != ToolCallStatus.REJECTED:
                 yield "what", payload["tool_name"]
                 yield "outcome", payload["status"].replace("_", " ")
             case AgentEventType.INTERRUPT_RESOLVED:
                 yield "what", f"approval of {interrupts.get(payload['interrupt_id'], 'a tool')}"
-                yield "outcome", "approved" if payload["approved"] else "rejected"
+                yield "outcome", answer_of(payload)
             case AgentEventType.TURN_COMPLETED:
                 yield "what", "gave the answer"
             case AgentEventType.TURN_FAILED:

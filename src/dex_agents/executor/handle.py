@@ -87,7 +87,7 @@ class Owner(Protocol):
         ...
 
     def refused(self, handle: FlowHandle, error: DexAgentsError) -> None:
-        """Log a result that was refused."""
+        """Log a result that was refused, or would be."""
         ...
 
     def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
@@ -414,6 +414,8 @@ class FlowHandle:
             if _identity(attempt.execution) not in running:
                 del self.attempts[attempt.execution.id]
                 attempt.cancel()
+                if attempt.execution.id in state.executions:
+                    self._tell_stale(attempt)
         begun = [attempt.execution for attempt in self.attempts.values()]
         told = [entry.subject for entry in entries if entry.subject is not None]
         for known in map(_identity, (*begun, *told)):
@@ -437,12 +439,19 @@ class FlowHandle:
 
     def _lose(self, entries: deque[_Entry]) -> None:
         """Give the flow up: another worker owns it, or it is gone."""
+        for attempt in self.attempts.values():
+            self._tell_stale(attempt)
         self._owner.drop(self)
         for entry in entries:
             if not entry.refuse(CommitConflict()):
                 self._owner.refused(
                     self, StaleAttemptError(entry.subject.id if entry.subject else self.flow_id)
                 )
+
+    def _tell_stale(self, attempt: Attempt) -> None:
+        """Log an attempt that another worker's has replaced while it ran here."""
+        execution = attempt.execution
+        self._owner.refused(self, StaleAttemptError(execution.id, execution.attempt))
 
     def close(self) -> None:
         """Stop every attempt here, without reporting; the store stays as it is."""
