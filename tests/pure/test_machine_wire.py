@@ -116,6 +116,50 @@ def test_a_failed_wait_for_can_be_passed_over():
     ]
 
 
+def test_execute_without_its_wait_begins_afresh():
+    """Of the attempts of wait_for nothing is left in its row, handed out or not."""
+    options = ExecutionOptions(
+        wait_for_retry=RetryPolicy(max_attempts=2), wait_for_proceeds=True, wait_for_locks=("W",)
+    )
+    flow = Flow(options)
+    failure = Failure("no", "Error")
+    first = AttemptFailed("A-1", 1, failure, carrier={"traceparent": "t"})
+    flow.machine.apply(flow.state, first, flow.now, 9)
+    flow.now += 1.0
+    flow.machine.apply(flow.state, TimeAdvanced(), flow.now, 9)
+    flow.now += 5.0
+    flow.machine.apply(flow.state, AttemptFailed("A-1", 2, failure), flow.now, 0)
+    row = flow["A-1"]
+    assert (row.phase, row.attempt, row.is_running) == (Phase.EXECUTE, 0, False)
+    assert (row.scheduled_at, row.due_at, row.first_attempt_at) == (flow.now, 0.0, 0.0)
+    assert (row.last_failure, row.last_carrier, row.locks) == (None, {}, ())
+    flow.machine.apply(flow.state, TimeAdvanced(), flow.now, 9)
+    row = flow["A-1"]
+    assert (row.attempt, row.begun_at, row.first_attempt_at) == (1, flow.now, flow.now)
+
+
+def test_the_end_of_a_wait_makes_its_step_due_at_once():
+    """Whatever delay its wait_for had been retried with."""
+    flow = Flow(ExecutionOptions(wait_for_retry=RetryPolicy(max_attempts=2)))
+    flow.fail()
+    flow.now += 1.0
+    flow.apply(TimeAdvanced())
+    flow.now += 5.0
+    returned = WaitReturned("A-1", 2, StoredWait((ChannelWait("C"),), ((0,),)))
+    flow.apply(returned)
+    flow.now += 7.0
+    sent = RpcReturned("send", Writes({}, (Published("C", NULL),)))
+    flow.machine.apply(flow.state, sent, flow.now, 0)
+    row = flow["A-1"]
+    assert (row.due_at, row.scheduled_at, row.first_attempt_at) == (0.0, flow.now, 0.0)
+
+
+def test_a_stop_is_told_with_its_reason():
+    """In the history's last line, too."""
+    transition = Flow().apply(FlowStopped("enough"))
+    assert transition.changes.history[-1].failure == Failure("enough", "")
+
+
 def test_wait_for_holds_its_locks_until_it_returns():
     """Another Step that locks the same waits for wait_for, not for the wait."""
     options = ExecutionOptions(wait_for_locks=("L",))
