@@ -17,7 +17,7 @@ from dex_agents import (
     ToolExecutionError,
     ToolPolicy,
 )
-from dex_agents.testing import ScriptedRunner, ToolRequest
+from dex_agents.testing import ScriptedRunner, ToolRequest, wait_until
 from tests.session.engine import (
     IDEMPOTENT,
     ONCE,
@@ -497,8 +497,13 @@ async def test_a_late_result_of_a_timed_out_attempt_is_dropped(engine: Engine):
 
     agent = Agent([ToolRequest("read")], read=stubborn)
     sessions = await _run(engine, agent, seconds=2 * 3600 + 5)
+
+    async def look() -> bool:
+        await engine.advance(1)
+        return await _is_settled(engine, sessions)
+
+    await wait_until("the end of the turn", look, timeout=30)
     assert agent.records["call-1"].output == "attempt 2"
-    assert await _is_settled(engine, sessions)
 
 
 @pytest.mark.local("it looks into the store")
