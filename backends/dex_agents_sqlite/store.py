@@ -232,10 +232,9 @@ class SqliteStore:
         claimed: list[str] = []
 
         def write(connection: apsw.Connection) -> None:
-            now = self.clock.now()
-            connection.execute(QUERIES["renew_lease"], (worker, now + lease_seconds))
+            bounds = self._extend_lease(connection, worker, lease_seconds)
             for flow_id in due:
-                names = {"worker": worker, "flow_id": flow_id, **self._lease_bounds()}
+                names = {"worker": worker, "flow_id": flow_id, **bounds}
                 connection.execute(QUERIES["claim_flow"], names)
                 if connection.changes():
                     claimed.append(flow_id)
@@ -277,11 +276,18 @@ class SqliteStore:
         """Queue a new end of a worker's lease."""
 
         def write(connection: apsw.Connection) -> None:
-            bounds = self._lease_bounds()
-            connection.execute(QUERIES["renew_lease"], (worker, bounds["now"] + lease_seconds))
+            bounds = self._extend_lease(connection, worker, lease_seconds)
             connection.execute(QUERIES["forget_dead_workers"], bounds)
 
         self._add(write, _ignore)
+
+    def _extend_lease(
+        self, connection: apsw.Connection, worker: str, lease_seconds: float
+    ) -> dict[str, float]:
+        """Write a worker's lease from now on; return the bounds of this moment."""
+        bounds = self._lease_bounds()
+        connection.execute(QUERIES["renew_lease"], (worker, bounds["now"] + lease_seconds))
+        return bounds
 
     def release(self, worker: str, done: Done) -> None:
         """Queue the end of a worker."""

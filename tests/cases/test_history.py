@@ -175,21 +175,6 @@ async def test_c16_two_clients_at_the_same_moment(engine: Engine):
     await is_whole(sessions, "s", 50)
 
 
-SENDER = """
-import asyncio, sys
-from dex_agents import AgentSessionClient
-from dex_agents.backend import open_backend
-
-async def main(url, name):
-    async with open_backend(url) as backend:
-        sessions = AgentSessionClient(backend, "Gated")
-        for n in range(20):
-            assert await sessions.send_user_message("chat-1", f"{name}-{n}")
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("site", ["dex-pull"], indirect=True)
 async def test_c16_two_processes_at_the_same_moment(site: Site):
@@ -199,6 +184,7 @@ async def test_c16_two_processes_at_the_same_moment(site: Site):
     """
     await site.start_worker()
     await site.sessions.start_session("chat-1")
-    await asyncio.gather(*(site.run("-c", SENDER, site.url, name) for name in ("a", "b")))
+    sender = ("-m", "tests.processes.sender", site.url)
+    await asyncio.gather(*(site.run(*sender, name, "20") for name in ("a", "b")))
     await site.settled("chat-1", turns=40)
     await is_whole(site.sessions, "chat-1", 20)

@@ -24,7 +24,7 @@ class StolenStore(MemoryStore):
             super().commit(commit)
 
 
-async def test_the_slot_of_a_lost_flow_is_free(tmp_path):
+async def test_the_slot_of_a_lost_flow_is_free():
     """A flow is lost while its next attempt has the only slot; the flow that waits goes on."""
     store = StolenStore(SystemClock())
     is_open = asyncio.Event()

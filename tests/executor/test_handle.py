@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from dex_agents.errors import StoreUnavailableError
 from dex_agents.executor import VirtualClock
@@ -62,12 +63,8 @@ class ForgetfulStore(MemoryStore):
         if not untold:
             super().commit(commit)
             return
-        super().commit(type(commit)(*_fields(commit), lambda _: None))
+        super().commit(replace(commit, done=lambda _: None))
         commit.finish(StoreUnavailableError("s.db", "it did not say why"))
-
-
-def _fields(commit):
-    return commit.flow_id, commit.owner, commit.changes, commit.lineage
 
 
 class Worker:

@@ -60,29 +60,15 @@ async def test_a_worker_that_stops_hands_over(workshop):
     assert len(workshop.effects("once_write")) == 1
 
 
-SENDER = """
-import asyncio, sys
-from dex_agents import AgentSessionClient
-from dex_agents_sqlite import SqliteBackend
-
-async def main(path, name):
-    async with SqliteBackend(path) as backend:
-        sessions = AgentSessionClient(backend, "Gated")
-        for n in range(50):
-            assert await sessions.send_user_message("chat-1", f"{name}-{n}")
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
 async def test_two_clients_of_fifty_messages_each(workshop):
     """Each message is stored exactly once, in its sender's order, and turns never interleave."""
     await workshop.start_worker()
     await workshop.start_worker()
     await workshop.sessions.start_session("chat-1")
+    url = f"sqlite:///{workshop.path}"
     senders = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", SENDER, str(workshop.path), name, cwd=ROOT
+            sys.executable, "-m", "tests.processes.sender", url, name, "50", cwd=ROOT
         )
         for name in ("a", "b")
     ]

@@ -16,6 +16,7 @@ from dex_agents.errors import (
     FlowNotFoundError,
     RpcLockConflictError,
     StaleAttemptError,
+    UndeclaredError,
 )
 from dex_agents.machine import (
     AttemptAbandoned,
@@ -31,6 +32,7 @@ from dex_agents.machine import (
     ExecutionDecision,
     ExecutionOptions,
     Failure,
+    FlowHeader,
     FlowStarted,
     FlowState,
     FlowStatus,
@@ -1080,3 +1082,21 @@ def test_a_table_gives_the_machine_its_rules():
         ("Items/", "Items/k", "Inbox", "Answers/"),
         ("Name",),
     )
+
+
+def test_a_step_that_the_table_no_longer_has_is_named():
+    """An execution was stored by another version of the table."""
+
+    async def execute(context: Any, given: Any) -> Decision:
+        return Decision.dead_end()
+
+    rules = TableRules(FlowTable("Flow", (Step("A", execute),)))
+    with pytest.raises(UndeclaredError, match="Step Gone"):
+        rules.options("Gone")
+
+
+def test_an_execution_that_waits_for_nothing_yet_is_not_looked_for():
+    """A row without its wait, as a damaged file may hold one, wakes nobody."""
+    state = FlowState(FlowHeader("f", version=1))
+    state.put(Execution("Step-1", "Step", 1, b"null", Phase.WAITING))
+    assert (state.timed, state.waiting_on, [*state.executions]) == ({}, {}, ["Step-1"])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from dex_agents import ToolEffect, session_table
-from dex_agents.errors import RunnerContractError, StoredRecordError, UndeclaredError
-from dex_agents.machine import TableRules
-from dex_agents.machine.records import Execution, FlowHeader, Phase
-from dex_agents.machine.state import FlowState
+from dex_agents.errors import RunnerContractError, StoredRecordError
 from dex_agents.records import AgentState, AgentToolCall, ToolCallStatus
 from dex_agents.session import client_table
 from dex_agents.session.persistence import AGENT_STATE, AGENT_TOOL_CALLS
 from dex_agents.session.turn import StoredMessages
-from dex_agents.table import AttributeMap, CloseKind, Wait
+from dex_agents.table import CloseKind
 from dex_agents.testing import ScriptedRunner
 
 TABLE = session_table(ScriptedRunner([]), flow_type="T")
@@ -101,7 +100,7 @@ def test_a_message_that_is_gone_is_named():
 async def test_a_table_for_clients_serves_nothing():
     """Each method of its runner says which table to serve instead."""
     context = Notebook(record("pending"), state=AgentState(turn_number=1))
-    context.keep_alive = lambda _seconds: pytest.MonkeyPatch.context()
+    context.keep_alive = lambda _seconds: nullcontext()
     context.write = lambda *_: None
 
     async def heartbeat():
@@ -111,29 +110,3 @@ async def test_a_table_for_clients_serves_nothing():
     for step, given in (("RunModel", None), ("CallTool", "c")):
         with pytest.raises(RunnerContractError, match="session_table"):
             await client_table("T").step(step).execute(context, given)
-
-
-def test_a_step_that_the_table_no_longer_has_is_named():
-    """An execution was stored by another version of the table."""
-    with pytest.raises(UndeclaredError, match="Step Gone"):
-        TableRules(TABLE).options("Gone")
-
-
-def test_a_wait_for_nothing_is_refused():
-    """It would never end."""
-    with pytest.raises(ValueError, match="needs a condition"):
-        Wait.any_of()
-
-
-def test_a_key_comes_back_from_its_name():
-    """Whatever the key holds."""
-    rows = AttributeMap("Notes", str)
-    for key in ("a", "a b", "ä/b".replace("/", ":")):
-        assert rows.key_of(rows[key].name) == key
-
-
-def test_an_execution_that_waits_for_nothing_yet_is_not_looked_for():
-    """A row without its wait, as a damaged file may hold one, wakes nobody."""
-    state = FlowState(FlowHeader("f", version=1))
-    state.put(Execution("Step-1", "Step", 1, b"null", Phase.WAITING))
-    assert (state.timed, state.waiting_on, [*state.executions]) == ({}, {}, ["Step-1"])

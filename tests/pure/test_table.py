@@ -738,3 +738,16 @@ def test_an_unknown_name_is_a_key_error():
 def test_by_default_nothing_is_told_of_an_attempt():
     """Facts for telemetry are optional."""
     assert table(step("A")).facts("A", None, None) == AttemptFacts()
+
+
+def test_a_wait_for_nothing_is_refused():
+    """It would never end."""
+    with pytest.raises(ValueError, match="needs a condition"):
+        Wait.any_of()
+
+
+def test_a_key_comes_back_from_its_name():
+    """Whatever the key holds."""
+    rows = AttributeMap("Notes", str)
+    for key in ("a", "a b", "ä:b"):
+        assert rows.key_of(rows[key].name) == key

@@ -7,17 +7,12 @@ import asyncio
 import apsw
 import pytest
 
-from dex_agents import (
-    AgentSessionClient,
-    AgentSessionOptions,
-    ToolEffect,
-    ToolPolicy,
-    session_table,
-)
+from dex_agents import AgentSessionClient, session_table
 from dex_agents.errors import StoreUnavailableError
 from dex_agents.executor import handle
-from dex_agents.testing import ScriptedRunner, ToolRequest, wait_for_agent_snapshot, wait_until
+from dex_agents.testing import ScriptedRunner, wait_for_agent_snapshot, wait_until
 from dex_agents_sqlite import SqliteBackend, writer
+from tests.sqlite.turns import answered, writing_flow
 
 SMALLEST = 1  # SQLite never lowers the limit below the present size: no page more
 
@@ -29,28 +24,6 @@ def full(backend, pages=SMALLEST):
 
 def heal(backend):
     backend._store._writes.pragma("max_page_count", 1_000_000)
-
-
-def writing_flow(effects, before_return):
-    """One turn with one idempotent write; what happens between effect and record is a function."""
-
-    async def write(call):
-        effects.append(call.idempotency_key)
-        await before_return()
-        return "x" * 50_000
-
-    options = AgentSessionOptions(tool_policies={"write": ToolPolicy(ToolEffect.IDEMPOTENT_WRITE)})
-    runner = ScriptedRunner([[[ToolRequest("write")], "done"]], {"write": write})
-    return session_table(runner, flow_type="Writer", options=options)
-
-
-async def answered(sessions, session_id="a"):
-    return await wait_for_agent_snapshot(
-        sessions,
-        session_id,
-        lambda s: s if s.messages and s.messages[-1].text == "done" else None,
-        description="the end of the turn",
-    )
 
 
 async def test_a_result_outlives_a_full_disk(tmp_path):

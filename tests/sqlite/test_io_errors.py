@@ -12,14 +12,11 @@ import pytest
 
 from dex_agents import (
     AgentSessionClient,
-    AgentSessionOptions,
-    ToolEffect,
-    ToolPolicy,
-    session_table,
 )
 from dex_agents.errors import StoreUnavailableError
-from dex_agents.testing import ScriptedRunner, ToolRequest, wait_for_agent_snapshot, wait_until
+from dex_agents.testing import wait_until
 from dex_agents_sqlite import SqliteBackend
+from tests.sqlite.turns import answered, writing_flow
 
 ERRORS = {
     "xRead": apsw.SQLITE_IOERR_READ,
@@ -121,26 +118,16 @@ async def test_a_result_outlives_a_disk_that_fails(tmp_path, disk, operation):
     """The effect happened, its record was refused for a while: it is stored, and runs once."""
     effects = []
 
-    async def write(call):
-        effects.append(call.idempotency_key)
+    async def fail():
         disk.broken.add(operation)
-        return "x" * 50_000
 
-    options = AgentSessionOptions(tool_policies={"write": ToolPolicy(ToolEffect.IDEMPOTENT_WRITE)})
-    runner = ScriptedRunner([[[ToolRequest("write")], "done"]], {"write": write})
-    table = session_table(runner, flow_type="Disk", options=options)
+    table = writing_flow(effects, fail)
     async with SqliteBackend(tmp_path / "s.db") as backend, backend.worker([table]):
         sessions = AgentSessionClient(backend, table)
         await sessions.start_session("a", "write")
         await wait_until("some failures", lambda: disk.failures > 2)
         disk.broken.clear()
-        snapshot = await wait_for_agent_snapshot(
-            sessions,
-            "a",
-            lambda s: s if s.messages and s.messages[-1].text == "done" else None,
-            description="the end of the turn",
-            timeout=30,
-        )
+        snapshot = await answered(sessions, timeout=30)
     assert effects == ["a/turn-1/call-1"]
     told = [m.framework_item["content"] for m in snapshot.messages if m.role == "tool"]
     assert told == ["x" * 50_000]

@@ -182,7 +182,7 @@ class Executor:
             self._set_alarm()
             self._store_trouble = None
         except StoreError as error:
-            self._warn_of_store(error)
+            self._meet_store_trouble(error)
         except Exception as error:  # noqa: BLE001 - one fault must not stop the worker
             context = {"message": "A dex-agents worker met a fault", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
@@ -356,10 +356,13 @@ class Executor:
 
     def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
         """Log that the store could not take a commit."""
-        self._warn_of_store(error, session_id=handle.flow_id)
+        self._meet_store_trouble(error, session_id=handle.flow_id)
 
-    def _warn_of_store(self, error: StoreError, **data: str) -> None:
-        """Log what is wrong with the store once, not with every session and every new try."""
+    def _meet_store_trouble(self, error: StoreError, **data: str) -> None:
+        """Tell whoever waits for the end of the store, if this is it.
+
+        What is wrong is logged once, not with every session and every new try.
+        """
         if isinstance(error, StoreLostError | StoreCorruptError) and not self._end_of_store.done():
             self._end_of_store.set_result(error)
         trouble = str(error)

@@ -178,7 +178,7 @@ class FlowHandle:
         self._alarm: Alarm | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._is_dropped = False
-        self._inherited = {_identity(state.executions[name]) for name in state.running}
+        self._inherited = frozenset(_running(state))
 
     @property
     def is_idle(self) -> bool:
@@ -409,9 +409,9 @@ class FlowHandle:
         self.durable_version = state.header.version
         self.attributes = Attributes(self._store.reader(self.flow_id))
         self._lineage = Lineage()
-        running = {_identity(state.executions[name]): name for name in state.running}
+        unknown = _running(state)
         for attempt in list(self.attempts.values()):
-            if _identity(attempt.execution) not in running:
+            if _identity(attempt.execution) not in unknown:
                 del self.attempts[attempt.execution.id]
                 attempt.cancel()
                 if attempt.execution.id in state.executions:
@@ -419,8 +419,8 @@ class FlowHandle:
         begun = [attempt.execution for attempt in self.attempts.values()]
         told = [entry.subject for entry in entries if entry.subject is not None]
         for known in map(_identity, (*begun, *told)):
-            running.pop(known, None)
-        for execution in [state.executions[name] for name in running.values()]:
+            unknown.pop(known, None)
+        for execution in unknown.values():
             self._find(self._lost(execution))
         for entry in entries:
             self._take(entry)
@@ -473,6 +473,12 @@ class FlowHandle:
 def _identity(execution: Execution) -> tuple[str, Phase, int]:
     """Return what tells an attempt from every other one of its flow."""
     return execution.id, execution.phase, execution.attempt
+
+
+def _running(state: FlowState) -> dict[tuple[str, Phase, int], Execution]:
+    """Return what runs, by what tells its attempts apart."""
+    running = [state.executions[name] for name in state.running]
+    return {_identity(execution): execution for execution in running}
 
 
 def _resolve(entry: _Entry) -> None:

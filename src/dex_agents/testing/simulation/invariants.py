@@ -35,6 +35,7 @@ __all__ = (
     "RECEIPTS",
     "SAME_EVERYWHERE",
     "Invariant",
+    "Rule",
 )
 
 Contradictions: TypeAlias = Iterator[str]

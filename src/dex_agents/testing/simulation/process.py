@@ -46,16 +46,17 @@ class _Clock(SystemClock):
     """What the machine's clock shows, which somebody may have set wrong."""
 
     def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+        super().__init__(lambda: surroundings.now + surroundings.skew)
+        self._steady = SystemClock(lambda: surroundings.now)
         self.latest = 0.0
 
     @property
     def steady(self) -> SystemClock:
         """The simulation's true time, which nobody sets."""
-        return SystemClock(lambda: self._surroundings.now)
+        return self._steady
 
     def now(self) -> float:
-        now = self._surroundings.now + self._surroundings.skew
+        now = super().now()
         self.latest = max(self.latest, now)
         return now
 

@@ -150,11 +150,7 @@ class SimulatedStore:
 
         def write() -> BaseException | None:
             refusals: list[BaseException | None] = []
-            self._flows.commit(
-                Commit(
-                    commit.flow_id, commit.owner, commit.changes, commit.lineage, refusals.append
-                )
-            )
+            self._flows.commit(replace(commit, done=refusals.append))
             if refusals[0] is None:
                 self._host.committed(commit.flow_id, commit.changes)
             return refusals[0]
@@ -197,13 +193,13 @@ class SimulatedStore:
         """Write what waits; whoever waits for it is told later, or never if the process dies."""
         group, self._waiting = self._waiting, []
         fate = self._host.fate()
-        error = StoreUnavailableError("the disk", "it is simulated") if fate != "written" else None
-        told = [
-            (done, error or refusal)
-            for done, refusal in (
-                (done, None if fate is Fate.REFUSED else write()) for write, done in group
-            )
-        ]
+        error = None
+        if fate is not Fate.WRITTEN:
+            error = StoreUnavailableError("the disk", "it is simulated")
+        told: list[tuple[Done, BaseException | None]] = []
+        for write, done in group:
+            refusal = None if fate is Fate.REFUSED else write()
+            told.append((done, error or refusal))
         self._host.call_later(0.0, lambda: self._tell(told))
         if fate is not Fate.REFUSED:
             self._host.wrote()

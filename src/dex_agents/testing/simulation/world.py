@@ -6,7 +6,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -39,6 +39,7 @@ from dex_agents.testing.simulation.invariants import (
     RECEIPTS,
     SAME_EVERYWHERE,
     Invariant,
+    Rule,
 )
 from dex_agents.testing.simulation.plan import Plan
 from dex_agents.testing.simulation.process import Process
@@ -190,7 +191,9 @@ class World:
             process.serve(lambda: self._has_stopped(process), **self._worker_options)
 
     def kill(self, process: Process) -> None:
-        """Kill a process; another comes in its place after a while."""
+        """Kill a process, if it lives; another comes in its place after a while."""
+        if not process.is_alive:
+            return
         self.note(f"{process.name} is killed")
         self.processes.remove(process)
         process.kill()
@@ -203,7 +206,7 @@ class World:
 
     def _has_stopped(self, process: Process) -> None:
         """Let a new worker come for one that was told to stop; the old process ends."""
-        self.later(0.0, lambda: self.kill(process) if process in self.processes else None)
+        self.later(0.0, lambda: self.kill(process))
 
     def write_delay(self) -> float:
         """Return how long a group of writes takes, in seconds."""
@@ -235,6 +238,11 @@ class World:
         if self._current is not None:
             self._current.loop.interrupt()
 
+    def _check(self, rules: Sequence[Rule], books: Books, *seen: Any) -> None:
+        for rule in rules:
+            for detail in rule.find(books, *seen):
+                self.violate(rule, f"{books.flow_id}: {detail}")
+
     def committed(self, process: Process, flow_id: str, changes: Changes) -> None:
         """Check every invariant after a commit."""
         self.transitions += 1
@@ -242,9 +250,7 @@ class World:
         seen = books.take(changes, process.clock.latest)
         if self._trace is not None:
             self.note(f"{process.name} {books.rows}")
-        for invariant in AFTER_COMMIT:
-            for detail in invariant.find(books, seen):
-                self.violate(invariant, f"{flow_id}: {detail}")
+        self._check(AFTER_COMMIT, books, seen)
         if books.is_at_rest:
             self._restless.discard(flow_id)
         else:
@@ -276,15 +282,13 @@ class World:
         books = self.books[call.flow_id]
         books.keys[call.idempotency_key] += 1
         self.note(f"tool {call.idempotency_key}, attempt {call.attempt}")
-        for invariant in AT_CALL:
-            for detail in invariant.find(books, call):
-                self.violate(invariant, f"{call.flow_id}: {detail}")
+        self._check(AT_CALL, books, call)
 
     async def perhaps_crash(self) -> None:
         """Kill the process that this runs in, if a fault is due in a tool."""
         process = self._current
         if process is not None and self.faults.strikes_in_tool():
-            self.later(0.0, lambda: self.kill(process) if process.is_alive else None)
+            self.later(0.0, lambda: self.kill(process))
             process.loop.interrupt()
             process.frozen_until = math.inf
             await process.loop.create_future()
@@ -418,9 +422,7 @@ class World:
         if self._restless or self._errands or self._jobs:
             return False
         for books in self.books.values():
-            for invariant in AT_REST:
-                for detail in invariant.find(books):
-                    self.violate(invariant, f"{books.flow_id}: {detail}")
+            self._check(AT_REST, books)
             for detail in self._differences(books):
                 self.violate(SAME_EVERYWHERE, f"{books.flow_id}: {detail}")
         return True
@@ -442,8 +444,8 @@ class World:
                 continue
             if handle.is_settled and handle.state != stored:
                 found.append(f"{process.name} has {handle.state}, stored is {stored}")
-            raws = ((n, raw) for n, raw in books.attributes.items())
-            found += [n for n, raw in raws if handle.attributes.raw(n) != raw]
+            attributes = handle.attributes
+            found += [n for n, raw in books.attributes.items() if attributes.raw(n) != raw]
         return found
 
 
