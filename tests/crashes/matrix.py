@@ -19,13 +19,14 @@ from dex_agents.errors import DexAgentsError
 from dex_agents.machine import Begin, ExecuteReturned, Phase, WaitReturned
 from dex_agents.testing import InvocationLog, wait_until
 from dex_agents_dex.emulator import DexEmulator
-from tests.crashes.scenarios import FLOW_TYPE, SCENARIOS
+from tests.crashes.scenarios import FLOW_TYPE, MAX_ATTEMPTS, SCENARIOS
 from tests.crashes.worker import POINTS, Bomb, serve
 
 __all__ = ("ENGINES", "ROWS", "Row", "cells", "page", "points")
 
 ENGINES = ("SQLite", "Dex")
 _PATIENCE = 60.0
+_EXECUTE_ENDED = ("step_execute_completed", "step_execute_failed")
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.crashes.worker", "dex_agents_dex", "dex_agents_sqlite"])
 
@@ -52,6 +53,31 @@ class Row(Struct, frozen=True):
         """How the row is called in the table."""
         half = ", `wait_for`" if self.phase is Phase.WAIT_FOR else ""
         return f"`{self.step}`{half} | {self.scenario}"
+
+
+class Cell(Struct, frozen=True):
+    """What a crash has left behind.
+
+    Attributes:
+        model_calls: How often the model really ran.
+        tool_calls: How often the tool really ran.
+        status: What the model was told of the tool call, or None without a tool.
+        is_answered: Whether the turn ended with an answer.
+    """
+
+    model_calls: int
+    tool_calls: int
+    status: str | None
+    is_answered: bool
+
+    @property
+    def text(self) -> str:
+        """What the table says."""
+        words = [f"model {self.model_calls}"]
+        if self.status is not None:
+            words.append(f"tool {self.tool_calls}: {self.status}")
+        words.append("answered" if self.is_answered else "turn failed")
+        return ", ".join(words)
 
 
 _WAIT = Phase.WAIT_FOR
@@ -95,20 +121,28 @@ async def cells(engine: str, row: Row, folder: Path) -> dict[str, str]:
     Raises:
         AssertionError: A session did not keep what every cell must keep.
     """
-    found = {"no crash": await _cell(engine, row, None, folder / "none")}
-    for point in points(engine, row):
-        found[point] = await _cell(engine, row, point, folder / point.replace(" ", "-"))
-    return found
+    names = ("no crash", *points(engine, row))
+    async with asyncio.TaskGroup() as group:  # most of a cell is waiting: for a lease, for a retry
+        running = {
+            name: group.create_task(_cell(engine, row, name, folder / name.replace(" ", "-")))
+            for name in names
+        }
+    found = {name: task.result() for name, task in running.items()}
+    plain = found["no crash"]
+    for name, cell in found.items():
+        repeated = (cell.model_calls - plain.model_calls, cell.tool_calls - plain.tool_calls)
+        assert sum(map(abs, repeated)) <= 1, f"{name}: too much ran again"
+    return {name: cell.text for name, cell in found.items()}
 
 
-async def _cell(engine: str, row: Row, point: str | None, folder: Path) -> str:
+async def _cell(engine: str, row: Row, point: str, folder: Path) -> Cell:
     folder.mkdir(parents=True)  # noqa: ASYNC240 - nothing else runs yet
     async with _engine(engine, folder) as (url, emulator), open_backend(url) as backend:
         sessions = AgentSessionClient(backend, FLOW_TYPE)
         driver = asyncio.create_task(_drive(sessions, row.scenario))
         tasks: list[asyncio.Task[Any]] = [driver]
         try:
-            if point is not None:
+            if point in POINTS:
                 bomb = Bomb(row.step, row.phase, point, (row.then, row.then_phase))
                 with _worker(url, folder, bomb) as doomed:
                     if emulator is not None:
@@ -227,24 +261,38 @@ async def _all_wait(sessions: AgentSessionClient, name: str) -> bool:
 
 async def _judged(
     backend: Backend, sessions: AgentSessionClient, row: Row, snapshot: AgentSnapshot, folder: Path
-) -> str:
+) -> Cell:
     """Return a cell, once what must hold in all of them holds."""
     log = InvocationLog(folder / "invocations.jsonl")
     scenario = SCENARIOS[row.scenario]
     model, tools = log.count("model"), log.entries("tool")
-    assert [m.sequence for m in snapshot.messages] == [*range(1, len(snapshot.messages) + 1)]
+    assert snapshot.state is not None  # the turn has ended
+    is_answered = snapshot.state.last_turn_error is None
+    _check_messages(snapshot, 1 if scenario.tool is not None and is_answered else 0)
     assert len({each["key"] for each in tools}) <= 1
+    assert len(tools) <= (1 if scenario.is_once_only else MAX_ATTEMPTS), "a write was doubled"
     statuses = {tuple(each["statuses"]) for each in log.entries("told")}
     assert len(statuses) <= 1, "the model was told different things of one call"
     history = await backend.read_history(row.scenario)
     assert not any(each.event_type == "flow_closed" for each in history)
-    words = [f"model {model}"]
+    ended = [each.step_execution_id for each in history if each.event_type in _EXECUTE_ENDED]
+    assert len(set(ended)) == len(ended), "a Step execution ended twice"
+    status = None
     if scenario.tool is not None:
         ((status,),) = statuses or {("not told",)}
-        words.append(f"tool {len(tools)}: {status}")
-    assert snapshot.state is not None  # the turn has ended
-    words.append("turn failed" if snapshot.state.last_turn_error else "answered")
-    return ", ".join(words)
+    return Cell(model, len(tools), status, is_answered)
+
+
+def _check_messages(snapshot: AgentSnapshot, call_count: int) -> None:
+    """Check that no message is lost or doubled, and that each tool call has one result."""
+    messages = snapshot.messages
+    assert [m.sequence for m in messages] == [*range(1, len(messages) + 1)]
+    said = [m.text for m in messages if m.role == "user" and not m.text.startswith("[Dex]")]
+    assert (said, snapshot.queued_message_count) == (["go"], 0), "a message is lost or doubled"
+    asked = [c["id"] for m in messages for c in m.framework_item.get("tool_calls") or ()]
+    results = [m.framework_item["tool_call_id"] for m in messages if m.role == "tool"]
+    assert asked == results, "a tool call has not exactly one result"
+    assert len(results) == call_count
 
 
 def page(tables: dict[str, dict[Row, dict[str, str]]]) -> str:

@@ -17,9 +17,11 @@ from dex_agents import (
 from dex_agents.table import FlowTable
 from dex_agents.testing import InvocationLog, ScriptedRunner, ToolRequest
 
-__all__ = ("FLOW_TYPE", "SCENARIOS", "Scenario", "crash_table")
+__all__ = ("FLOW_TYPE", "MAX_ATTEMPTS", "SCENARIOS", "Scenario", "crash_table")
 
 FLOW_TYPE = "Crashing"
+MAX_ATTEMPTS = 3
+"""How often a tool of a retried effect may run."""
 
 
 class Scenario:
@@ -44,6 +46,11 @@ class Scenario:
         self.tool_fails = tool_fails
         self.model_fails = model_fails
         self.later = later
+
+    @property
+    def is_once_only(self) -> bool:
+        """Whether the tool may never run twice."""
+        return self.tool is not None and not _POLICIES[self.tool].effect.is_retried
 
 
 SCENARIOS = {
