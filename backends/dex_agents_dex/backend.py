@@ -17,6 +17,7 @@ from dex_agents.backend import FlowSummary, StepHistoryEntry, StreamMessage
 from dex_agents.errors import StoreUnavailableError
 from dex_agents.executor import Clock
 from dex_agents.table import FlowTable
+from dex_agents.telemetry import TelemetryOptions
 from dex_agents_dex.calls import CAPABILITIES, FlowCalls, ServerCalls
 from dex_agents_dex.compiler import CompiledFlow
 from dex_agents_dex.sdk import IncompatibleDexError
@@ -40,8 +41,7 @@ class DexBackend:
         worker_address: Where this process's workers listen, and where flows that are started
             here find theirs; None for workers that pull, which need no address.
         credential: The SDK's bearer credential, if the server wants one.
-        tracer_provider: Where spans go; None for the application's own.
-        logger: Where log lines go; None for structlog's own, once configured.
+        telemetry: Where traces, metrics and logs go; None for the application's own providers.
         clock: What handlers take for the time; None for the system's.
     """
 
@@ -54,18 +54,13 @@ class DexBackend:
         *,
         worker_address: str | None = None,
         credential: Any = None,
-        tracer_provider: Any = None,
-        logger: Any = None,
+        telemetry: TelemetryOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.server_address = server_address
         self._worker_address = worker_address
         self._credential = credential
-        self._flow_options = {
-            "tracer_provider": tracer_provider,
-            "logger": logger,
-            "clock": clock,
-        }
+        self._flow_options: dict[str, Any] = {"telemetry": telemetry, "clock": clock}
         # Where workers of other processes are; those of this one are known by flow type.
         self._elsewhere = dex.WorkerTarget(
             address=worker_address or "", pull=worker_address is None

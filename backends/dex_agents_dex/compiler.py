@@ -17,7 +17,7 @@ import dex
 from dex_agents.errors import FlowDefinitionError
 from dex_agents.executor import Clock, SystemClock
 from dex_agents.table import FlowTable, Rpc, Step, Stream
-from dex_agents.telemetry import Telemetry
+from dex_agents.telemetry import Telemetry, TelemetryOptions
 from dex_agents_dex.calls import FlowCalls
 from dex_agents_dex.decisions import Translator, option_problems
 from dex_agents_dex.definitions import Definitions
@@ -37,8 +37,7 @@ class CompiledFlow(dex.Flow[Any]):
 
     Args:
         table: The table.
-        tracer_provider: Where spans go; None for the application's own.
-        logger: Where log lines go; None for structlog's own, once configured.
+        telemetry: Where traces, metrics and logs go; None for the application's own providers.
         clock: What handlers take for the time; None for the system's.
 
     Raises:
@@ -49,8 +48,7 @@ class CompiledFlow(dex.Flow[Any]):
         self,
         table: FlowTable,
         *,
-        tracer_provider: Any = None,
-        logger: Any = None,
+        telemetry: TelemetryOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.table = table
@@ -60,9 +58,9 @@ class CompiledFlow(dex.Flow[Any]):
             raise FlowDefinitionError(table.flow_type, problems)
         classes: dict[str, type[dex.Step[Any]]] = {}
         translator = Translator(table, self._definitions, classes)
-        telemetry = Telemetry("dex", tracer_provider, logger)
+        watched = Telemetry("dex", telemetry)
         clock = clock or SystemClock()
-        handlers = Handlers(table, self._definitions, translator, telemetry, clock)
+        handlers = Handlers(table, self._definitions, translator, watched, clock)
         self._handlers = handlers
         for step in table.steps:
             classes[step.name] = _step_class(step, handlers, translator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,9 +18,11 @@ from dex_agents.table import (
     AttributeMap,
     Channel,
     FlowTable,
+    Observation,
     RecoveryError,
     Stream,
 )
+from dex_agents.telemetry import AttemptTelemetry
 from dex_agents_dex.definitions import Definitions
 from dex_agents_dex.wire import Sized, from_wire, require_size, to_wire
 
@@ -169,7 +171,7 @@ class DexStepContext(_DexDataContext):
         super().__init__(context, context.step_execution_id, table, definitions, clock)
         self.step_execution_id = context.step_execution_id
         self.attempt = context.attempt
-        self.carrier: dict[str, str] = {}
+        self.watched: AttemptTelemetry | None = None
         self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -199,8 +201,9 @@ class DexStepContext(_DexDataContext):
     async def heartbeat(self) -> None:
         if self.is_over:
             return  # nobody waits for a sign of life any more
-        if self.carrier:
-            await self._context.heartbeat(self.carrier)
+        carrier = self.watched.carrier() if self.watched is not None else {}
+        if carrier:
+            await self._context.heartbeat(carrier)
         else:
             await self._context.heartbeat()
 
@@ -218,4 +221,8 @@ class DexStepContext(_DexDataContext):
             await self.heartbeat()
 
     def trace_carrier(self) -> dict[str, str]:
-        return self.carrier
+        return self.watched.trace_carrier() if self.watched is not None else {}
+
+    def observe(self, describe: Callable[[], Observation]) -> None:
+        if self.watched is not None:
+            self.watched.observe(describe)

@@ -27,6 +27,9 @@ __all__ = ("Handlers",)
 
 R = TypeVar("R")
 
+_REST_SECONDS = 0.5
+"""Dex does not tell a worker whether it will get a flow's next attempt: for so long it may."""
+
 _RELABELLED = (TypeError, ValueError)
 """What the SDK reports as an invalid result, whoever raised it."""
 
@@ -108,7 +111,7 @@ class Handlers:
             seen = DexStepContext(context, self._table, self._definitions, self._clock)
             step_input = from_wire(sent, row.input, f"input of {seen.step_execution_id}")
             watched = self._begin(row, phase, context, seen, step_input)
-            if seen.carrier:
+            if watched.carrier():
                 await seen.heartbeat()  # so that a next attempt can link to this one
             try:
                 translated = translate(row, seen, await handler(seen, step_input))
@@ -125,6 +128,7 @@ class Handlers:
                 raise
             finally:
                 seen.is_over = True
+                self._telemetry.rest_after(seen.flow_id, _REST_SECONDS)
             watched.completed(phase)
             return translated
 
@@ -155,7 +159,6 @@ class Handlers:
         step_input: Any,
     ) -> AttemptTelemetry:
         self._telemetry.clear()
-        facts = self._table.facts(row.name, seen, step_input)
         carrier = context.get_last_heartbeat_value(dict[str, str])
         execution = Execution(
             id=seen.step_execution_id,
@@ -165,10 +168,12 @@ class Handlers:
             phase=phase,
             attempt=seen.attempt,
             last_carrier=carrier or {},
+            origin=context.from_step_execution_id,
         )
-        watched = self._telemetry.begin(seen.flow_id, execution, facts)
-        seen.carrier = watched.carrier()
-        return watched
+        seen.watched = self._telemetry.begin(
+            seen.flow_id, execution, lambda: self._table.facts(row.name, seen, step_input)
+        )
+        return seen.watched
 
     def _failed(
         self,

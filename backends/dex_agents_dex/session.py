@@ -8,6 +8,7 @@ import dex
 
 from dex_agents.runner import AgentFrameworkRunner
 from dex_agents.session import AgentSessionOptions, session_table
+from dex_agents.telemetry import TelemetryOptions
 from dex_agents_dex.compiler import CompiledFlow
 
 __all__ = ("AgentSessionFlow",)
@@ -20,8 +21,7 @@ class AgentSessionFlow(CompiledFlow):
         runner: Calls the framework.
         flow_type: Names this agent; unique within a server.
         options: Tool policies and limits.
-        tracer_provider: Where spans go; None for the application's own.
-        logger: Where log lines go; None for structlog's own, once configured.
+        telemetry: Where traces, metrics and logs go; None for the application's own providers.
 
     Attributes:
         agent_events: The Stream of `AgentEvent`, for ``AsyncClient.read_stream``.
@@ -37,9 +37,8 @@ class AgentSessionFlow(CompiledFlow):
         *,
         flow_type: str,
         options: AgentSessionOptions | None = None,
-        tracer_provider: Any = None,
-        logger: Any = None,
+        telemetry: TelemetryOptions | None = None,
     ) -> None:
         table = session_table(runner, flow_type=flow_type, options=options)
-        super().__init__(table, tracer_provider=tracer_provider, logger=logger)
+        super().__init__(table, telemetry=telemetry)
         self.agent_events: dex.Stream[Any] = self.stream("AgentEvents")

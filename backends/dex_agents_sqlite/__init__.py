@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dex_agents import signals
 from dex_agents.backend import Capability
 from dex_agents.errors import StoreForeignError
 from dex_agents.executor import Clock, LocalBackend, SystemClock
@@ -27,7 +28,13 @@ class SqliteBackend(LocalBackend):
     def __init__(self, path: str | Path, clock: Clock | None = None, **options: Any) -> None:
         self.path = Path(path)
         capabilities = (Capability.DURABLE, Capability.MULTI_PROCESS)
-        super().__init__(SqliteStore(self.path, clock or SystemClock()), capabilities, **options)
+        store = SqliteStore(self.path, clock or SystemClock())
+        super().__init__(store, capabilities, **options)
+        store.measure = self._measure_commit
+
+    def _measure_commit(self, seconds: float, changes: int) -> None:
+        self._telemetry.count(signals.COMMIT_DURATION, seconds)
+        self._telemetry.count(signals.COMMIT_BATCH, changes)
 
     @classmethod
     def from_url(cls, url: str) -> SqliteBackend:

@@ -57,6 +57,7 @@ class Writer:
         connection: Used by this writer alone.
         files: Looked at before a group is written, and again before it counts as durable.
         committed: Called after each group.
+        measure: Told how many seconds a commit took, and how many operations were in it.
     """
 
     def __init__(
@@ -65,14 +66,16 @@ class Writer:
         connection: apsw.Connection,
         files: OpenFiles,
         committed: Callable[[], None],
+        measure: Callable[[float, int], None],
     ) -> None:
         self._path = path
         self._connection = connection
         self._files = files
         self._committed = committed
+        self._measure = measure
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "dex-agents-commit")
-        self._commit_seconds = 0.0
+        self._commit_seconds = self._last_seconds = 0.0
         self._waiting: list[Operation] = []
         self._alone = 0  # how many operations to write one by one, after a group failed
         self._is_scheduled = False
@@ -134,7 +137,7 @@ class Writer:
             self._connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - told to whoever waits, in the loop
             return error
-        took = time.perf_counter() - begun
+        took = self._last_seconds = time.perf_counter() - begun
         self._commit_seconds = _MEMORY * self._commit_seconds + (1 - _MEMORY) * took
         return None
 
@@ -179,6 +182,7 @@ class Writer:
             self._roll_back()
             self._fail(group, error)
         else:
+            self._measure(self._last_seconds, len(group))
             self._finish(group, self._loss())
             self._committed()
 

@@ -173,6 +173,8 @@ class AgentState(Struct, frozen=True):
         trace_context: The W3C carrier of the current turn, so that a turn stays
             one trace across attempts, workers and days of waiting.
         turn_started_at: When the current or last turn began, in UTC.
+        stretch_context: The W3C carrier of the span of whatever process wrote this, to
+            which the next one links.
     """
 
     status: AgentStatus = AgentStatus.WAITING_FOR_USER_MESSAGE
@@ -181,6 +183,7 @@ class AgentState(Struct, frozen=True):
     last_turn_error: str | None = None
     trace_context: dict[str, str] = field(default_factory=dict)
     turn_started_at: datetime | None = None
+    stretch_context: dict[str, str] = field(default_factory=dict)
 
     @property
     def turn_id(self) -> str:
@@ -225,6 +228,7 @@ class AgentInterrupt(Struct, frozen=True):
         interrupt_id: Names the question. It differs in each turn, so that a late
             answer never reaches a later turn's call of the same ID.
         deadline: When it expires, in UTC, or None to wait for ever.
+        raised_at: When it was asked, in UTC.
     """
 
     interrupt_id: str
@@ -233,6 +237,7 @@ class AgentInterrupt(Struct, frozen=True):
     arguments: Any
     turn_id: str = ""
     deadline: datetime | None = None
+    raised_at: datetime | None = None
 
 
 class AgentSessionStartInput(Struct, frozen=True):
@@ -250,12 +255,18 @@ class AgentUserMessage(Struct, frozen=True):
 
 
 class AgentInterruptResolution(Struct, frozen=True):
-    """The answer to one interrupt, as ``resolve_interrupt`` publishes it."""
+    """The answer to one interrupt, as ``resolve_interrupt`` publishes it.
+
+    Attributes:
+        trace_context: Of whoever answered.
+        raised_at: When the question was asked, in UTC.
+    """
 
     interrupt_id: str
     approved: bool
     rejection_message: str | None = None
     trace_context: dict[str, str] = field(default_factory=dict)
+    raised_at: datetime | None = None
 
 
 class ToolCallCompleted(Struct, frozen=True):

@@ -34,6 +34,7 @@ __all__ = (
     "AgentTurnOutcome",
     "DeferredToolCall",
     "DeferredToolExecution",
+    "ModelCallDetails",
     "ToolCallsRequested",
     "ToolExecutionError",
     "ToolExecutionResult",
@@ -107,6 +108,28 @@ class ToolCallsRequested(Struct, frozen=True):
 
 AgentTurnOutcome: TypeAlias = TurnCompleted | ToolCallsRequested
 """What one model call led to."""
+
+
+class ModelCallDetails(Struct, frozen=True):
+    """What an adapter knows of a model call beyond its usage; for traces and metrics only.
+
+    Attributes:
+        provider: Who serves the model, such as ``"openai"`` or ``"anthropic"``.
+        request_model: The model that was asked for.
+        response_model: The model that answered.
+        response_id: The provider's ID of the answer.
+        finish_reasons: Why the model stopped, such as ``("stop",)``.
+    """
+
+    provider: str | None = None
+    request_model: str | None = None
+    response_model: str | None = None
+    response_id: str | None = None
+    finish_reasons: Sequence[str] = ()
+
+
+def _unwatched(_details: ModelCallDetails, /) -> None:
+    """Take details where nothing is watching."""
 
 
 class ToolExecutionResult(Struct, frozen=True):
@@ -221,6 +244,8 @@ class AgentTurnContext(Struct, frozen=True):
         events: Streams to whoever watches the session.
         heartbeat: ``await turn.heartbeat()`` records liveness. The session does
             so every 20 seconds by itself.
+        describe_model_call: Tells traces and metrics of the call; as often as something
+            new is known, and before the call fails too.
     """
 
     flow_id: str
@@ -232,6 +257,7 @@ class AgentTurnContext(Struct, frozen=True):
     resolve_tool_policy: ToolPolicyResolver
     events: AgentEventWriter
     heartbeat: Callable[[], Awaitable[None]]
+    describe_model_call: Callable[[ModelCallDetails], None] = _unwatched
 
     @property
     def is_resuming(self) -> bool:

@@ -61,6 +61,17 @@ def stored_types() -> dict[str, type[msgspec.Struct]]:
     return {each.__name__: each for each in (*found, *_MACHINE)}
 
 
+def holds(read: Any, stored: Any) -> bool:
+    """Return whether every value of a stored record is in what is written of it now."""
+    if isinstance(stored, dict):
+        return isinstance(read, dict) and all(
+            key in read and holds(read[key], each) for key, each in stored.items()
+        )
+    if isinstance(stored, list):
+        return len(read) == len(stored) and all(map(holds, read, stored))
+    return read == stored
+
+
 def full(tp: Any, name: str = "", depth: int = 0) -> Any:
     """Return a value of a type in which every field is set, to something else than its default."""
     if isinstance(tp, type) and issubclass(tp, msgspec.Struct):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import msgspec
 import pytest
 
 from dex_agents.encoding import decode, encode
-from tests.pure.golden_records import FOLDER, full, stored_types
+from tests.pure.golden_records import FOLDER, full, holds, stored_types
 
 TYPES = stored_types()
 GOLDEN = [
@@ -18,17 +17,6 @@ GOLDEN = [
     for path in sorted(FOLDER.glob("records-*.json"))
     for name, raw in msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).items()
 ]
-
-
-def holds(read: Any, stored: Any) -> bool:
-    """Return whether every value of a stored record is in what is written of it now."""
-    if isinstance(stored, dict):
-        return isinstance(read, dict) and all(
-            key in read and holds(read[key], each) for key, each in stored.items()
-        )
-    if isinstance(stored, list):
-        return len(read) == len(stored) and all(map(holds, read, stored))
-    return read == stored
 
 
 def test_every_record_of_today_is_among_them():

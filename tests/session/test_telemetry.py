@@ -15,9 +15,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from structlog.contextvars import bind_contextvars, get_contextvars
 from structlog.testing import CapturingLogger
 
-from dex_agents import AgentTurnContext, DeferredToolExecution
-from dex_agents.telemetry import names
-from dex_agents.testing import ScriptedRunner, ToolRequest
+from dex_agents import AgentTurnContext, DeferredToolExecution, signals
+from dex_agents.telemetry import TelemetryOptions
+from dex_agents.testing import ScriptedRunner, ToolRequest, wait_until
 from tests.session.conftest import OpenEngine
 from tests.session.engine import ASK, IDEMPOTENT, ONCE, READ, Engine, Gate, texts
 
@@ -33,14 +33,25 @@ class Traces:
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("test")
 
+    async def stretches(self, count: int) -> list[ReadableSpan]:
+        """Return the ended ``invoke_agent`` spans, once there are so many."""
+
+        def found() -> list[ReadableSpan]:
+            spans = self.exporter.get_finished_spans()
+            return [s for s in spans if s.name.startswith("invoke_agent")]
+
+        await wait_until(f"{count} stretches", lambda: len(found()) >= count)
+        assert len(found()) == count
+        return found()
+
     def spans(self, step: str | None = None) -> list[ReadableSpan]:
         """Return the ended spans of a Step's attempts in order, or those of all Steps."""
-        found = [s for s in self.exporter.get_finished_spans() if names.STEP_KIND in s.attributes]
-        return [s for s in found if step is None or s.attributes[names.STEP_KIND] == step]
+        found = [s for s in self.exporter.get_finished_spans() if signals.STEP_KIND in s.attributes]
+        return [s for s in found if step is None or s.attributes[signals.STEP_KIND] == step]
 
 
 def _outcomes(spans: list[ReadableSpan]) -> list[Any]:
-    return [span.attributes[names.STEP_OUTCOME] for span in spans]
+    return [span.attributes[signals.STEP_OUTCOME] for span in spans]
 
 
 @pytest.fixture
@@ -52,7 +63,13 @@ def traces() -> Traces:
 @pytest.fixture
 async def traced(open_engine: OpenEngine, traces: Traces) -> Engine:
     """An engine whose backend was given a tracer provider."""
-    return await open_engine(tracer_provider=traces.provider)
+    return await open_engine(telemetry=TelemetryOptions(tracer_provider=traces.provider))
+
+
+@pytest.fixture
+async def logged(open_engine: OpenEngine) -> Engine:
+    """An engine whose backend was given a logger."""
+    return await open_engine(telemetry=TelemetryOptions(logger=CapturingLogger()))
 
 
 # Spans
@@ -66,10 +83,10 @@ async def test_every_attempt_is_one_span(traced: Engine, traces: Traces):
     await traced.settle()
     found = [
         (
-            span.attributes[names.STEP_ID],
-            span.attributes[names.STEP_PHASE],
-            span.attributes[names.STEP_ATTEMPT],
-            span.attributes[names.STEP_OUTCOME],
+            span.attributes[signals.STEP_ID],
+            span.attributes[signals.STEP_PHASE],
+            span.attributes[signals.STEP_ATTEMPT],
+            span.attributes[signals.STEP_OUTCOME],
         )
         for span in traces.spans()
     ]
@@ -82,8 +99,8 @@ async def test_every_attempt_is_one_span(traced: Engine, traces: Traces):
         ("RunModel-2", "execute", 1, "completed"),
         ("StartAgentSession-1", "execute", 1, "completed"),
     ]
-    assert {span.attributes[names.SESSION_ID] for span in traces.spans()} == {"s"}
-    assert {span.attributes[names.BACKEND_NAME] for span in traces.spans()} == {traced.name}
+    assert {span.attributes[signals.SESSION_ID] for span in traces.spans()} == {"s"}
+    assert {span.attributes[signals.BACKEND_NAME] for span in traces.spans()} == {traced.name}
 
 
 async def test_model_and_tool_spans_follow_the_genai_conventions(traced: Engine, traces: Traces):
@@ -99,8 +116,8 @@ async def test_model_and_tool_spans_follow_the_genai_conventions(traced: Engine,
     assert (tool.name, tool.kind) == ("execute_tool look", SpanKind.INTERNAL)
     assert tool.attributes["gen_ai.tool.name"] == "look"
     assert tool.attributes["gen_ai.tool.call.id"] == "call-1"
-    assert tool.attributes[names.TOOL_CALL_ID] == "call-1"
-    assert tool.attributes[names.TURN_ID] == model.attributes[names.TURN_ID] == "turn-1"
+    assert tool.attributes[signals.TOOL_CALL_ID] == "call-1"
+    assert tool.attributes[signals.TURN_ID] == model.attributes[signals.TURN_ID] == "turn-1"
     assert traces.spans("StartAgentSession")[0].name == "StartAgentSession"
 
 
@@ -156,9 +173,9 @@ async def test_the_senders_span_is_the_parent_of_the_turn(traced: Engine, traces
     with traces.tracer.start_as_current_span("send") as send:
         await sessions.send_user_message("s", "b")
     await traced.settle()
-    for span, sender in zip(traces.spans("RunModel"), (start, send), strict=True):
-        assert span.context.trace_id == sender.get_span_context().trace_id
-        assert span.parent.span_id == sender.get_span_context().span_id
+    for stretch, sender in zip(await traces.stretches(2), (start, send), strict=True):
+        assert stretch.context.trace_id == sender.get_span_context().trace_id
+        assert stretch.parent.span_id == sender.get_span_context().span_id
 
 
 async def test_the_turns_carrier_is_stored_with_its_state(traced: Engine, traces: Traces):
@@ -177,18 +194,18 @@ async def test_the_turns_carrier_is_stored_with_its_state(traced: Engine, traces
     )
 
 
-async def test_a_turn_without_a_sender_stores_the_carrier_of_its_first_step(
+async def test_a_turn_without_a_sender_stores_the_carrier_of_its_first_stretch(
     traced: Engine, traces: Traces
 ):
-    """Its Steps are that span's children."""
+    """Which is the root of its trace."""
     sessions = await traced.serve(ScriptedRunner([["1."]]))
     await sessions.start_session("s", "a")
     await traced.settle()
-    (first,) = traces.spans("StartAgentSession")
-    (model,) = traces.spans("RunModel")
-    assert model.parent.span_id == first.context.span_id
+    (stretch,) = await traces.stretches(1)
+    assert stretch.parent is None
+    assert {span.parent.span_id for span in traces.spans()} == {stretch.context.span_id}
     state = (await sessions.get_agent_snapshot("s")).state
-    assert f"{first.context.span_id:016x}" in state.trace_context["traceparent"]
+    assert f"{stretch.context.span_id:016x}" in state.trace_context["traceparent"]
 
 
 async def test_an_attempt_links_to_the_one_before(traced: Engine, traces: Traces):
@@ -204,13 +221,13 @@ async def test_an_attempt_links_to_the_one_before(traced: Engine, traces: Traces
     assert one.links == ()
     assert [link.context.span_id for link in two.links] == [one.context.span_id]
     assert [link.context.span_id for link in three.links] == [two.context.span_id]
-    assert len({span.parent.span_id for span in (one, two, three)}) == 1
+    assert len({span.context.trace_id for span in (one, two, three)}) == 1
     assert _outcomes([one, two, three]) == ["retrying", "retrying", "completed"]
     assert (one.status.status_code, three.status.status_code) == (
         StatusCode.ERROR,
         StatusCode.UNSET,
     )
-    assert one.attributes[names.ERROR_TYPE] == "ValueError"
+    assert one.attributes[signals.ERROR_TYPE] == "ValueError"
 
 
 async def test_the_last_attempt_that_fails_is_not_called_a_retry(traced: Engine, traces: Traces):
@@ -275,20 +292,22 @@ async def test_without_an_sdk_everything_works_and_no_carrier_is_stored(engine: 
 # Log context
 
 
-async def test_a_tool_logs_with_the_identifiers_of_its_attempt(engine: Engine):
+async def test_a_tool_logs_with_the_identifiers_of_its_attempt(logged: Engine):
     """Session, Step execution, attempt, turn and tool call."""
     seen: list[dict[str, Any]] = []
 
     def look(call: DeferredToolExecution) -> str:
-        seen.append(get_contextvars())
+        bound = get_contextvars()
+        assert ("worker" in bound) == (logged.name != "dex")
+        seen.append({name: bound[name] for name in bound if name != "worker"})
         if call.attempt == 1:
             raise OSError
         return ""
 
     runner = ScriptedRunner([[[ToolRequest("look")], "-"]], {"look": look})
-    sessions = await engine.serve(runner, tool_policies=POLICIES)
+    sessions = await logged.serve(runner, tool_policies=POLICIES)
     await sessions.start_session("s", "a")
-    await engine.advance(60)
+    await logged.advance(60)
     common = {
         "session_id": "s",
         "step_id": "CallTool-1",
@@ -298,7 +317,7 @@ async def test_a_tool_logs_with_the_identifiers_of_its_attempt(engine: Engine):
     assert seen == [{**common, "attempt": 1}, {**common, "attempt": 2}]
 
 
-async def test_what_a_runner_binds_stays_in_its_attempt(engine: Engine):
+async def test_what_a_runner_binds_stays_in_its_attempt(logged: Engine):
     """Neither the next attempt, nor a parallel tool, nor the next model call sees it."""
     seen: list[set[str]] = []
 
@@ -314,13 +333,13 @@ async def test_what_a_runner_binds_stays_in_its_attempt(engine: Engine):
         bind_contextvars(mine_model=1)
         return "Done." if turn.tool_calls else [ToolRequest("look")] * 2
 
-    sessions = await engine.serve(ScriptedRunner(script, {"look": look}), tool_policies=POLICIES)
+    sessions = await logged.serve(ScriptedRunner(script, {"look": look}), tool_policies=POLICIES)
     await sessions.start_session("s", "a")
-    await engine.advance(60)
+    await logged.advance(60)
     assert seen == [set()] * 6
 
 
-async def test_the_callers_context_is_neither_read_nor_changed(engine: Engine):
+async def test_the_callers_context_is_neither_read_nor_changed(logged: Engine):
     """What an application has bound is its own."""
     seen: list[dict[str, Any]] = []
 
@@ -329,9 +348,9 @@ async def test_the_callers_context_is_neither_read_nor_changed(engine: Engine):
         return "Done."
 
     with structlog.contextvars.bound_contextvars(request="r-1"):
-        sessions = await engine.serve(ScriptedRunner(script))
+        sessions = await logged.serve(ScriptedRunner(script))
         await sessions.start_session("s", "a")
-        await engine.settle()
+        await logged.settle()
         assert get_contextvars() == {"request": "r-1"}
     assert "request" not in seen[0]
     assert seen[0]["step_id"] == "RunModel-1"
@@ -340,7 +359,7 @@ async def test_the_callers_context_is_neither_read_nor_changed(engine: Engine):
 async def test_a_logger_of_the_applications_hears_of_every_attempt(open_engine: OpenEngine):
     """Completed at INFO, retries and failures as warnings, with names of one module."""
     captured = CapturingLogger()
-    engine = await open_engine(logger=captured)
+    engine = await open_engine(telemetry=TelemetryOptions(logger=captured))
 
     def script(turn: AgentTurnContext) -> Any:
         return ValueError("no")
@@ -349,12 +368,15 @@ async def test_a_logger_of_the_applications_hears_of_every_attempt(open_engine: 
     await sessions.start_session("s", "a")
     await engine.advance(60)
     calls = [(call.method_name, call.args[0]) for call in captured.calls]
-    assert calls.count(("warning", names.STEP_RETRYING)) == 2
-    assert calls.count(("warning", names.STEP_FAILED)) == 1
-    assert ("info", names.STEP_COMPLETED) in calls
-    failed = next(call for call in captured.calls if call.args[0] == names.STEP_FAILED)
+    assert calls.count(("warning", signals.STEP_RETRYING.name)) == 2
+    assert calls.count(("warning", signals.STEP_FAILED.name)) == 1
+    assert ("info", signals.STEP_COMPLETED.name) in calls
+    failed = next(call for call in captured.calls if call.args[0] == signals.STEP_FAILED.name)
     assert failed.kwargs["error_type"] == "ValueError"
-    assert isinstance(failed.kwargs["exc_info"], ValueError)  # whose traceback a renderer prints
+    assert failed.kwargs["stacktrace"].endswith("ValueError")
+    assert "error" not in failed.kwargs
+    turn = [call.args[0] for call in captured.calls if "turn" in call.args[0]]
+    assert turn.count(signals.TURN_FAILED.name) == 1
 
 
 async def test_without_a_logger_nothing_is_printed(

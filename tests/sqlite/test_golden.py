@@ -12,6 +12,7 @@ import pytest
 from dex_agents import AgentSessionClient
 from dex_agents.testing import wait_for_agent_snapshot
 from dex_agents_sqlite import SqliteBackend
+from tests.pure.golden_records import holds
 from tests.sqlite.golden_store import FOLDER, flow, snapshots
 
 STORES = sorted(FOLDER.glob("schema-*.sqlite"))
@@ -29,7 +30,7 @@ async def test_an_earlier_store_is_read(store):
     """Every session, message, record, event and line of history."""
     path, expected = store
     async with SqliteBackend(path) as backend:
-        assert await snapshots(AgentSessionClient(backend, "Golden")) == expected
+        assert holds(await snapshots(AgentSessionClient(backend, "Golden")), expected)
 
 
 async def test_what_a_later_version_adds_is_ignored(store):
@@ -46,7 +47,7 @@ async def test_what_a_later_version_adds_is_ignored(store):
             "'$.from_the_future', 1) AS BLOB) WHERE CAST(value AS TEXT) LIKE '{%'"
         )
     async with SqliteBackend(path) as backend:
-        assert await snapshots(AgentSessionClient(backend, "Golden")) == expected
+        assert holds(await snapshots(AgentSessionClient(backend, "Golden")), expected)
 
 
 async def test_earlier_sessions_go_on(store):

@@ -14,6 +14,7 @@ from structlog.testing import CapturingLogger
 from dex_agents import AgentSessionClient, ToolEffect, session_table
 from dex_agents.errors import StoreUnavailableError
 from dex_agents.table import FlowTable
+from dex_agents.telemetry import TelemetryOptions
 from dex_agents.testing import ScriptedRunner, ToolRequest, wait_for_agent_snapshot, wait_until
 from dex_agents_sqlite import SqliteBackend, connection, files, store
 
@@ -135,7 +136,7 @@ async def test_a_replacement_is_not_written_to(path):
 
 @asynccontextmanager
 async def serving(path: Path, table: FlowTable, log: CapturingLogger, **options: float):
-    backend = SqliteBackend(path, logger=log)
+    backend = SqliteBackend(path, telemetry=TelemetryOptions(logger=log))
     async with backend, backend.worker([table], grace_seconds=0.0, **options) as worker:
         yield backend, worker
 

@@ -50,7 +50,8 @@ async def test_a_hundred_workers_in_a_row_leave_nothing(tmp_path):
         assert rows("SELECT count(*) FROM worker").get == 0
         assert rows("SELECT count(*) FROM flow WHERE owner IS NOT NULL").get == 0
     files, threads, tasks = zip(*found, strict=True)
-    assert (files[-1], tasks[-1]) == (files[9], tasks[9])
+    assert files[-1] <= files[9]  # what an earlier test has left may be closed meanwhile
+    assert tasks[-1] == tasks[9]
     assert threads[-1] <= threads[9] + 1  # a slow disk makes the watcher commit in a thread
 
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -121,13 +120,15 @@ def _stop(number: int, stopping: asyncio.Event) -> None:
 _line = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
 
 
-def _line_and_traceback(logger: Any, name: str, event: structlog.typing.EventDict) -> str:
-    """Return a log line, and behind it the traceback of what a runner raised."""
-    error = event.pop("exc_info", None)
+def _line_and_stack(logger: Any, name: str, event: structlog.typing.EventDict) -> str:
+    """Return a log line, and behind it where a runner raised an error."""
+    stack, session = event.pop("stacktrace", None), event.get("session_id")
     line = _line(logger, name, event)
-    if not isinstance(error, BaseException):
+    if stack is None:
         return line
-    return line + "\n" + printable("".join(traceback.format_exception(error)).rstrip())
+    # The message may quote what the session is about: a log is no place for it.
+    where = f"for its message: dex-agents history {session}"
+    return f"{line}\nTraceback:\n{printable(stack)} ({printable(where)})"
 
 
 def _log_to_stderr(*, verbose: bool) -> None:
@@ -137,7 +138,7 @@ def _log_to_stderr(*, verbose: bool) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper("iso"),
-            _line_and_traceback,
+            _line_and_stack,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -34,7 +34,16 @@ from dex_agents.machine import (
     WaitReturned,
     execution_options,
 )
-from dex_agents.table import Decision, FlowTable, Movement, Step, Stream, Timer, Wait
+from dex_agents.table import (
+    Decision,
+    FlowTable,
+    Movement,
+    Observation,
+    Step,
+    Stream,
+    Timer,
+    Wait,
+)
 from dex_agents.telemetry import AttemptTelemetry, Telemetry
 
 __all__ = ("Attempt", "failure_of", "scheduled_step")
@@ -156,16 +165,24 @@ class Attempt:
             self.beat()
 
     def trace_carrier(self) -> dict[str, str]:
-        """Return the W3C carrier of the attempt's span."""
-        return self._trace.carrier() if self._trace is not None else {}
+        """Return the W3C carrier of what the attempt is a part of."""
+        return self._trace.trace_carrier() if self._trace is not None else {}
+
+    def observe(self, describe: Callable[[], Observation]) -> None:
+        """Tell telemetry what came out."""
+        if self._trace is not None:
+            self._trace.observe(describe)
 
     # The call
 
     async def _run(self) -> None:
         try:
             step_input = _decoded_input(self._row, self.execution)
-            facts = self._table.facts(self.execution.step, self._context, step_input)
-            self._trace = self._telemetry.begin(self._flow_id, self.execution, facts)
+            self._trace = self._telemetry.begin(
+                self._flow_id,
+                self.execution,
+                lambda: self._table.facts(self.execution.step, self._context, step_input),
+            )
             if self.execution.phase is Phase.WAIT_FOR:
                 event: Event = await self._wait_for(step_input)
             else:

@@ -18,6 +18,7 @@ from dex_agents.table import (
     Channel,
     ChannelMap,
     FlowTable,
+    Observation,
     RecoveryError,
     Stream,
 )
@@ -170,6 +171,7 @@ class Liveness(Protocol):
     def write(self, stream: Stream[Any], payload: bytes) -> None: ...
     def keep_alive(self, seconds: float) -> AbstractContextManager[None]: ...
     def trace_carrier(self) -> dict[str, str]: ...
+    def observe(self, describe: Callable[[], Observation]) -> None: ...
 
 
 class AttemptContext(_DataContext):
@@ -233,3 +235,6 @@ class AttemptContext(_DataContext):
 
     def trace_carrier(self) -> dict[str, str]:
         return self._liveness.trace_carrier()
+
+    def observe(self, describe: Callable[[], Observation]) -> None:
+        self._liveness.observe(describe)

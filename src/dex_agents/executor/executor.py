@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
+from dex_agents import signals
 from dex_agents.errors import (
     DexAgentsError,
     StoreCorruptError,
@@ -33,7 +34,7 @@ from dex_agents.machine import (
     TableRules,
 )
 from dex_agents.table import FlowTable, Stream
-from dex_agents.telemetry import Telemetry, names
+from dex_agents.telemetry import Telemetry
 
 __all__ = ("Executor",)
 
@@ -260,10 +261,11 @@ class Executor:
             if flow_type not in self._served:  # its row said otherwise: the file is damaged
                 raise StoredRecordError("flow header", f"its flow type is {flow_type!r}")
             if self._adopt(state, flow_type).take_over():
-                self._telemetry.warn(names.FLOW_TAKEN_OVER, session_id=flow_id)
+                self._telemetry.warn(signals.SESSION_TAKEN_OVER, session_id=flow_id)
+                self._telemetry.count(signals.LEASE_TAKEOVERS, 1)
         except DexAgentsError as error:
             # One flow that cannot be read must not keep the others waiting.
-            self._telemetry.warn(names.FLOW_UNREADABLE, session_id=flow_id, error=str(error))
+            self._telemetry.warn(signals.SESSION_UNREADABLE, session_id=flow_id, error=str(error))
 
     def _adopt(self, state: FlowState, flow_type: str) -> FlowHandle:
         if len(self._handles) >= self._max_resident:
@@ -339,7 +341,9 @@ class Executor:
 
     def starve(self, handle: FlowHandle) -> None:
         """Remember a flow that waits for a slot."""
-        self._starved[handle.flow_id] = None
+        if handle.flow_id not in self._starved:
+            self._starved[handle.flow_id] = None
+            self._telemetry.count(signals.QUEUE_DEPTH, 1)
 
     def _feed(self) -> None:
         """Give freed slots to flows that had to wait for one, in the order they came."""
@@ -347,12 +351,13 @@ class Executor:
         while self._starved and self.free_slots() > 0:
             flow_id = next(iter(self._starved))
             del self._starved[flow_id]
+            self._telemetry.count(signals.QUEUE_DEPTH, -1)
             if (handle := self._handles.get(flow_id)) is not None:
                 handle.tick()
 
     def refused(self, handle: FlowHandle, error: DexAgentsError) -> None:
         """Log a result that was refused."""
-        self._telemetry.warn(names.STEP_REFUSED, session_id=handle.flow_id, error=str(error))
+        self._telemetry.warn(signals.RESULT_REFUSED, session_id=handle.flow_id, error=str(error))
 
     def store_refused(self, handle: FlowHandle, error: StoreError) -> None:
         """Log that the store could not take a commit."""
@@ -368,7 +373,11 @@ class Executor:
         trouble = str(error)
         if trouble != self._store_trouble:
             self._store_trouble = trouble
-            self._telemetry.warn(names.STORE_UNAVAILABLE, error=trouble, **data)
+            self._telemetry.warn(signals.STORE_UNAVAILABLE, error=trouble, **data)
+
+    def rested(self, handle: FlowHandle) -> None:
+        """Tell telemetry that nothing of a flow is left to do here for now."""
+        self._telemetry.rest(handle.flow_id)
 
     def drop(self, handle: FlowHandle) -> None:
         """Forget a flow that this worker no longer owns."""

@@ -94,6 +94,10 @@ class Owner(Protocol):
         """Log that the store could not take a commit."""
         ...
 
+    def rested(self, handle: FlowHandle) -> None:
+        """Tell telemetry that nothing of a flow is left to do here for now."""
+        ...
+
     def drop(self, handle: FlowHandle) -> None:
         """Forget a flow that this worker no longer owns."""
         ...
@@ -235,7 +239,7 @@ class FlowHandle:
         if self._is_behind or state.header.status is not FlowStatus.RUNNING:
             return
         has_waited = any(at <= now for at in state.timed.values())
-        can_begin = any(state.executions[name].is_due(now) for name in state.runnable)
+        can_begin = self._is_runnable(now)
         if has_waited or (can_begin and self._owner.free_slots() > 0):
             self.submit(TimeAdvanced())
         elif can_begin:
@@ -243,6 +247,10 @@ class FlowHandle:
         else:
             self._applied_at = min(self._applied_at, now)  # a clock that was set back
             self._set_alarm()
+
+    def _is_runnable(self, now: float) -> bool:
+        """Whether an attempt could begin, if there is a slot for it."""
+        return any(self.state.executions[name].is_due(now) for name in self.state.runnable)
 
     def _take(self, entry: _Entry) -> None:
         if self._is_behind:
@@ -308,12 +316,20 @@ class FlowHandle:
             self._perform(entry)
             while self._entries and self._entries[0].transition is None:
                 self._answer(self._entries.popleft())
+            self._rest()
             return
         # Whatever was queued behind it is of the same lineage, and refused too: wait for it.
         self._is_behind = True
         self._refusal = self._refusal or error
         if not self._in_store:
             self._recover()
+
+    def _rest(self) -> None:
+        """Say so once nothing is under way and nothing could begin."""
+        if not self.is_idle:
+            return
+        if not (self.state.runnable and self._is_runnable(self._store.clock.now())):
+            self._owner.rested(self)
 
     def _leave(self, entry: _Entry, error: BaseException | None) -> None:
         """Tell the caller, and begin nothing: the worker has stopped meanwhile."""
@@ -447,6 +463,7 @@ class FlowHandle:
                 self._owner.refused(
                     self, StaleAttemptError(entry.subject.id if entry.subject else self.flow_id)
                 )
+        self._owner.rested(self)
 
     def _tell_stale(self, attempt: Attempt) -> None:
         """Log an attempt that another worker's has replaced while it ran here."""
@@ -463,6 +480,7 @@ class FlowHandle:
         attempts, self.attempts = self.attempts, {}
         for attempt in attempts.values():
             attempt.cancel()
+        self._owner.rested(self)
         entries, self._entries = self._entries, deque()
         for entry in entries:
             # The store tells of what is on its way to it. Nobody tries the rest again.

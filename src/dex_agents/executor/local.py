@@ -37,7 +37,7 @@ from dex_agents.machine import (
     TableRules,
 )
 from dex_agents.table import FlowTable
-from dex_agents.telemetry import Telemetry
+from dex_agents.telemetry import Telemetry, TelemetryOptions
 
 __all__ = ("LocalBackend",)
 
@@ -55,8 +55,7 @@ class LocalBackend:
     Args:
         store: Where flows are kept.
         capabilities: What the store makes possible.
-        tracer_provider: Where spans go; None for the application's own.
-        logger: Where log lines go; None for structlog's own, once configured.
+        telemetry: Where traces, metrics and logs go; None for the application's own providers.
     """
 
     def __init__(
@@ -64,13 +63,12 @@ class LocalBackend:
         store: Store,
         capabilities: Iterable[Capability],
         *,
-        tracer_provider: Any = None,
-        logger: Any = None,
+        telemetry: TelemetryOptions | None = None,
     ) -> None:
         self.name = store.name
         self.capabilities = frozenset(capabilities)
         self._store = store
-        self._telemetry = Telemetry(store.name, tracer_provider, logger)
+        self._telemetry = Telemetry(store.name, telemetry)
         self._workers: list[Executor] = []
 
     async def __aenter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Never
 
 from dex_agents.errors import RunnerContractError
 from dex_agents.records import FrameworkMessage
@@ -13,17 +13,12 @@ from dex_agents.runner import (
     DeferredToolExecution,
     ToolExecutionResult,
 )
+from dex_agents.session.observing import SessionFacts
 from dex_agents.session.options import AgentSessionOptions
-from dex_agents.session.persistence import (
-    AGENT_STATE,
-    AGENT_TOOL_CALLS,
-    QUEUED_USER_MESSAGES,
-    SESSION_ROWS,
-    agent_events,
-)
+from dex_agents.session.persistence import SESSION_ROWS, agent_events
 from dex_agents.session.rpcs import session_rpcs
 from dex_agents.session.steps import SessionSteps
-from dex_agents.table import AttemptFacts, FlowTable, StepContext
+from dex_agents.table import FlowTable
 
 __all__ = ("client_table", "session_table")
 
@@ -57,7 +52,7 @@ def session_table(
         steps=SessionSteps(runner, options, events).rows(),
         rpcs=session_rpcs(),
         persistence=(*SESSION_ROWS, events),
-        facts=_facts,
+        facts=SessionFacts(flow_type),
     )
 
 
@@ -89,43 +84,3 @@ class _ClientOnly:
         call: DeferredToolExecution,  # noqa: ARG002
     ) -> ToolExecutionResult:
         self._refuse()
-
-
-def _facts(step: str, context: StepContext, step_input: Any) -> AttemptFacts:
-    """Tell telemetry which turn an attempt belongs to, and what it calls."""
-    state = context.get(AGENT_STATE)
-    messages = context.results(QUEUED_USER_MESSAGES) if step == "AwaitUserMessage" else ()
-    if messages:
-        # A message begins a turn: in its sender's trace, or without one in a new trace.
-        return AttemptFacts(carrier=messages[0].trace_context)
-    if step == "StartAgentSession":
-        return AttemptFacts(carrier=step_input.trace_context)
-    carrier = state.trace_context if state else {}
-    tags = {"turn_id": state.turn_id if state else ""}
-    if step == "RunModel":
-        attributes = {"gen_ai.operation.name": "chat", "gen_ai.conversation.id": context.flow_id}
-        return AttemptFacts("chat", True, carrier, attributes, tags)
-    if isinstance(step_input, str):
-        return _tool_facts(step, context, step_input, carrier, tags)
-    return AttemptFacts(carrier=carrier, tags=tags)
-
-
-def _tool_facts(
-    step: str,
-    context: StepContext,
-    tool_call_id: str,
-    carrier: dict[str, str],
-    tags: dict[str, str],
-) -> AttemptFacts:
-    record = context.get(AGENT_TOOL_CALLS[tool_call_id])
-    tags = {**tags, "tool_call_id": tool_call_id}
-    if record is None or step not in ("CallTool", "CallSingleAttemptTool"):
-        return AttemptFacts(carrier=carrier, tags=tags)
-    attributes = {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": record.tool_name,
-        "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": tool_call_id,
-        "gen_ai.conversation.id": context.flow_id,
-    }
-    return AttemptFacts(f"execute_tool {record.tool_name}", False, carrier, attributes, tags)

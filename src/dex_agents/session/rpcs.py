@@ -87,6 +87,7 @@ def resolve_interrupt(context: RpcContext, request: ResolveInterruptRequest) -> 
         approved=request.approved,
         rejection_message=None if message is None else clean_text(message),
         trace_context=request.trace_context,
+        raised_at=found[0].raised_at,
     )
     context.set(PENDING_INTERRUPTS, [each for each in pending if each not in found])
     context.publish(INTERRUPT_RESOLUTIONS[request.interrupt_id], answer)

@@ -42,13 +42,25 @@ from dex_agents.runner import (
     AgentEventWriter,
     AgentFrameworkRunner,
     AgentTurnContext,
+    AgentTurnOutcome,
     DeferredToolCall,
     DeferredToolExecution,
+    ModelCallDetails,
     ToolCallsRequested,
     ToolExecutionError,
     TurnCompleted,
 )
 from dex_agents.session.notes import EXPIRED_MESSAGE, build_turn_failure_note
+from dex_agents.session.observing import (
+    approval_asked,
+    approval_ended,
+    model_call,
+    model_described,
+    tool_call,
+    tool_finished,
+    tool_returned,
+    turn_ended,
+)
 from dex_agents.session.options import AgentSessionOptions
 from dex_agents.session.persistence import (
     AGENT_MESSAGES,
@@ -66,6 +78,8 @@ from dex_agents.session.turn import (
     checked_outcome,
     checked_result,
     checked_user_message,
+    initial_message,
+    interrupt_id,
     stored_message,
 )
 from dex_agents.table import (
@@ -85,6 +99,9 @@ __all__ = ("HEARTBEAT_SECONDS", "SessionSteps")
 HEARTBEAT_SECONDS = 20.0
 """How often a sign of life is recorded while a runner is called."""
 
+
+_UNTOLD = "_OTHER"
+"""The type of an error that nobody tells, as OpenTelemetry has it."""
 
 _RECORD_OPTIONS = StepOptions(loads=(AGENT_TOOL_CALLS,))
 _MODEL_OPTIONS = StepOptions(
@@ -205,8 +222,8 @@ class SessionSteps:
         """Initialise the session; a non-blank initial message begins its first turn."""
         context.set(AGENT_USAGE, AgentUsage())
         context.set(PENDING_INTERRUPTS, [])
-        text = clean_text(start.initial_message or "")
-        if not text.strip():
+        text = initial_message(start)
+        if text is None:
             context.set(AGENT_STATE, AgentState())
             return Decision.go_to("AwaitUserMessage")
         self._begin_turn(context, AgentState(), text, start.trace_context)
@@ -236,7 +253,7 @@ class SessionSteps:
         sequence = begun.message_count
         message = stored_message(checked_user_message(self.runner, text), sequence, begun.turn_id)
         context.set(AGENT_MESSAGES[message_sequence_key(sequence)], message)
-        context.set(AGENT_STATE, begun)
+        _set_state(context, begun)
         writer = self._writer(context, begun.turn_id)
         writer.write_checked(AgentEventType.TURN_STARTED, {"sequence": sequence})
 
@@ -246,25 +263,45 @@ class SessionSteps:
         """Make one model call, then end the turn or schedule its tool calls."""
         state = _state(context)
         recorded = _turn_calls(context)
-        with self._runner_call(context, state.turn_id) as writer:
-            outcome = await self.runner.run_model_step(
-                AgentTurnContext(
-                    flow_id=context.flow_id,
-                    turn_id=state.turn_id,
-                    attempt=context.attempt,
-                    messages=StoredMessages(context.entries(AGENT_MESSAGES), state.message_count),
-                    framework_run_state=context.get(FRAMEWORK_RUN_STATE),
-                    tool_calls=recorded,
-                    resolve_tool_policy=self.options.resolve_tool_policy,
-                    events=writer,
-                    heartbeat=context.heartbeat,
-                )
-            )
-        outcome = checked_outcome(outcome, recorded)
+        outcome = await self._call_model(context, state, recorded)
         self._record_usage(context, state, outcome.usage)
         if isinstance(outcome, TurnCompleted):
             return self._complete_turn(context, state, recorded, outcome)
         return self._defer_tool_calls(context, state, recorded, outcome)
+
+    async def _call_model(
+        self, context: StepContext, state: AgentState, recorded: dict[str, AgentToolCall]
+    ) -> AgentTurnOutcome:
+        """Call the runner, and tell telemetry of the call even when it fails."""
+        messages = StoredMessages(context.entries(AGENT_MESSAGES), state.message_count)
+        described: list[ModelCallDetails] = []
+        outcome: AgentTurnOutcome | None = None
+
+        def describe(*details: ModelCallDetails) -> None:
+            described.extend(details)
+            context.observe(lambda: model_described(described))
+
+        describe()
+        try:
+            with self._runner_call(context, state.turn_id) as writer:
+                returned = await self.runner.run_model_step(
+                    AgentTurnContext(
+                        flow_id=context.flow_id,
+                        turn_id=state.turn_id,
+                        attempt=context.attempt,
+                        messages=messages,
+                        framework_run_state=context.get(FRAMEWORK_RUN_STATE),
+                        tool_calls=recorded,
+                        resolve_tool_policy=self.options.resolve_tool_policy,
+                        events=writer,
+                        heartbeat=context.heartbeat,
+                        describe_model_call=describe,
+                    )
+                )
+            outcome = checked_outcome(returned, recorded)
+        finally:
+            context.observe(lambda: model_call(described, outcome, messages, recorded))
+        return outcome
 
     def _record_usage(self, context: StepContext, state: AgentState, usage: AgentUsage) -> None:
         recorded = replace(usage, model_calls=1)
@@ -288,6 +325,7 @@ class SessionSteps:
             stored = stored_message(message, count, state.turn_id)
             context.set(AGENT_MESSAGES[message_sequence_key(count)], stored)
         self._end_turn(context, replace(state, message_count=count, last_turn_error=None), recorded)
+        context.observe(lambda: turn_ended(state, context.now()))
         self._writer(context, state.turn_id).write_checked(
             AgentEventType.TURN_COMPLETED, {"message_count": count}
         )
@@ -299,7 +337,7 @@ class SessionSteps:
         for tool_call_id in recorded:
             context.delete(AGENT_TOOL_CALLS[tool_call_id])
         context.delete(FRAMEWORK_RUN_STATE)
-        context.set(AGENT_STATE, replace(state, status=AgentStatus.WAITING_FOR_USER_MESSAGE))
+        _set_state(context, replace(state, status=AgentStatus.WAITING_FOR_USER_MESSAGE))
 
     def _defer_tool_calls(
         self,
@@ -322,23 +360,24 @@ class SessionSteps:
                 movements.append(_movement(_tool_step(record), record))
         context.set(FRAMEWORK_RUN_STATE, clean_text(outcome.framework_run_state))
         context.set(PENDING_INTERRUPTS, interrupts)
-        context.set(AGENT_STATE, replace(state, status=AgentStatus.RUNNING_TOOLS))
+        _set_state(context, replace(state, status=AgentStatus.RUNNING_TOOLS))
         return Decision.go_to_many(*movements, Movement("ResumeTurn", len(movements)))
 
     def _raise_interrupt(
         self, context: StepContext, writer: AgentEventWriter, record: AgentToolCall
     ) -> AgentInterrupt:
         patience = self.options.interrupt_deadline
+        now = datetime.fromtimestamp(context.now(), UTC)
         interrupt = AgentInterrupt(
-            interrupt_id=_interrupt_id(record),
+            interrupt_id=interrupt_id(record),
             tool_call_id=record.tool_call_id,
             tool_name=record.tool_name,
             arguments=record.arguments,
             turn_id=record.turn_id,
-            deadline=None
-            if patience is None
-            else datetime.fromtimestamp(context.now(), UTC) + patience,
+            deadline=None if patience is None else now + patience,
+            raised_at=now,
         )
+        context.observe(lambda: approval_asked(record.tool_name))
         writer.write_checked(
             AgentEventType.INTERRUPT_RAISED,
             {
@@ -354,9 +393,9 @@ class SessionSteps:
 
     async def wait_for_approval(self, context: StepContext, tool_call_id: str) -> Wait:
         """Wait for the answer and, while the interrupt is pending, for its deadline."""
-        interrupt_id = _interrupt_id(_call(context, tool_call_id))
-        answer = INTERRUPT_RESOLUTIONS[interrupt_id].for_one()
-        interrupt = _pending(context, interrupt_id)
+        asked = interrupt_id(_call(context, tool_call_id))
+        answer = INTERRUPT_RESOLUTIONS[asked].for_one()
+        interrupt = _pending(context, asked)
         if interrupt is None or interrupt.deadline is None:
             return Wait.until(answer)
         # A Timer counts whole seconds on some engines: up, so that it never fires early.
@@ -368,23 +407,36 @@ class SessionSteps:
         record = _call(context, tool_call_id)
         if record.is_final:
             return Decision.dead_end()
-        interrupt_id = _interrupt_id(record)
-        answers = context.results(INTERRUPT_RESOLUTIONS[interrupt_id])
+        asked = interrupt_id(record)
+        answers = context.results(INTERRUPT_RESOLUTIONS[asked])
         if answers:
             if answers[0].approved:
+                self._tell_ended(context, record, ApprovalResult.APPROVED, answers[0].raised_at)
                 return self._approve(context, record)
+            self._tell_ended(context, record, ApprovalResult.REJECTED, answers[0].raised_at)
             return self._reject(
                 context, record, ApprovalResult.REJECTED, answers[0].rejection_message
             )
-        interrupt = _pending(context, interrupt_id)
+        interrupt = _pending(context, asked)
         if interrupt is None or not _has_passed(interrupt, context.now()):
             # Answered just as the Timer fired, or a Timer that fired early: wait again.
             return Decision.go_to_many(_movement("AwaitToolApproval", record))
         context.set(
             PENDING_INTERRUPTS,
-            [each for each in _interrupts(context) if each.interrupt_id != interrupt_id],
+            [each for each in _interrupts(context) if each.interrupt_id != asked],
         )
+        self._tell_ended(context, record, ApprovalResult.EXPIRED, interrupt.raised_at)
         return self._reject(context, record, ApprovalResult.EXPIRED, EXPIRED_MESSAGE)
+
+    def _tell_ended(
+        self,
+        context: StepContext,
+        record: AgentToolCall,
+        result: ApprovalResult,
+        raised_at: datetime | None,
+    ) -> None:
+        now = context.now()
+        context.observe(lambda: approval_ended(record.tool_name, result, raised_at, now))
 
     def _approve(self, context: StepContext, record: AgentToolCall) -> Decision:
         approved = replace(record, status=ToolCallStatus.APPROVED, approval=ApprovalResult.APPROVED)
@@ -414,7 +466,7 @@ class SessionSteps:
         self._writer(context, record.turn_id).write_checked(
             AgentEventType.INTERRUPT_RESOLVED,
             {
-                "interrupt_id": _interrupt_id(record),
+                "interrupt_id": interrupt_id(record),
                 "approved": approved,
                 "rejection_message": message,
             },
@@ -427,6 +479,7 @@ class SessionSteps:
         record = _call(context, tool_call_id)
         if record.is_final:
             return Decision.dead_end()
+        context.observe(lambda: tool_call(record))
         with self._runner_call(context, record.turn_id) as writer:
             # An engine may hand the same attempt to a second worker until it has
             # received any output of the first: give it some before the effect.
@@ -444,8 +497,9 @@ class SessionSteps:
                 result = await self.runner.execute_deferred_tool_call(call)
             except ToolExecutionError as error:
                 failed, message = ToolCallStatus.FAILED, clean_text(error.message)
-                return self._finish_call(context, record, status=failed, error=message)
+                return self._finish_call(context, record, type(error), status=failed, error=message)
         output = checked_result(result)
+        context.observe(lambda: tool_returned(output))
         return self._finish_call(context, record, status=ToolCallStatus.SUCCEEDED, output=output)
 
     async def record_tool_failure(self, context: StepContext, tool_call_id: str) -> Decision:
@@ -469,11 +523,18 @@ class SessionSteps:
             return Decision.dead_end()
         return self._finish_call(context, record, status=status, error=_recovery_detail(context))
 
-    def _finish_call(self, context: StepContext, record: AgentToolCall, **result: Any) -> Decision:
+    def _finish_call(
+        self,
+        context: StepContext,
+        record: AgentToolCall,
+        raised: type[Exception] | None = None,
+        **result: Any,
+    ) -> Decision:
         """Make a record final and publish its one result, in one commit."""
         final = replace(record, **result)
         context.set(AGENT_TOOL_CALLS[final.tool_call_id], final)
         context.publish(TOOL_CALL_RESULTS, ToolCallCompleted(final.tool_call_id, final.status))
+        context.observe(lambda: tool_finished(final, raised))
         self._writer(context, final.turn_id).write_tool_call_finished(
             final.tool_call_id, final.tool_name, final.status
         )
@@ -490,7 +551,7 @@ class SessionSteps:
         unfinished = [record for record in _turn_calls(context).values() if not record.is_final]
         if unfinished:
             return Decision.go_to("ResumeTurn", len(unfinished))
-        context.set(AGENT_STATE, replace(_state(context), status=AgentStatus.RUNNING_MODEL))
+        _set_state(context, replace(_state(context), status=AgentStatus.RUNNING_MODEL))
         return Decision.go_to("RunModel")
 
     async def record_turn_failure(self, context: StepContext, _: None) -> Decision:
@@ -506,6 +567,8 @@ class SessionSteps:
         self._end_turn(
             context, replace(state, message_count=count, last_turn_error=error), recorded
         )
+        error_type = context.recovery_error.error_type if context.recovery_error else _UNTOLD
+        context.observe(lambda: turn_ended(state, context.now(), error_type))
         self._writer(context, state.turn_id).write_checked(
             AgentEventType.TURN_FAILED, {"error": error}
         )
@@ -532,6 +595,11 @@ class SessionSteps:
 
 def _state(context: StepContext) -> AgentState:
     return context.get(AGENT_STATE) or _missing("AgentState")
+
+
+def _set_state(context: StepContext, state: AgentState) -> None:
+    """Write a turn's state, with the trace that whoever goes on with the turn links to."""
+    context.set(AGENT_STATE, replace(state, stretch_context=context.trace_carrier()))
 
 
 def _call(context: StepContext, tool_call_id: str) -> AgentToolCall:
@@ -561,10 +629,6 @@ def _pending(context: StepContext, interrupt_id: str) -> AgentInterrupt | None:
 
 def _has_passed(interrupt: AgentInterrupt, now: float) -> bool:
     return interrupt.deadline is not None and interrupt.deadline.timestamp() <= now
-
-
-def _interrupt_id(record: AgentToolCall) -> str:
-    return f"{record.turn_id}.{record.tool_call_id}"
 
 
 def _tool_step(record: AgentToolCall) -> str:

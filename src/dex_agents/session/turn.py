@@ -9,6 +9,8 @@ from dex_agents.encoding import clean_text, json_value
 from dex_agents.errors import RunnerContractError
 from dex_agents.records import (
     AgentMessage,
+    AgentSessionStartInput,
+    AgentToolCall,
     AgentUsage,
     FrameworkMessage,
     MessageRole,
@@ -30,6 +32,8 @@ __all__ = (
     "checked_outcome",
     "checked_result",
     "checked_user_message",
+    "initial_message",
+    "interrupt_id",
     "stored_message",
 )
 
@@ -68,6 +72,17 @@ class StoredMessages(Sequence[AgentMessage]):
 
     def __repr__(self) -> str:
         return f"<StoredMessages of {self._count}>"
+
+
+def initial_message(start: AgentSessionStartInput) -> str | None:
+    """Return the message that begins a session's first turn; None when it is blank."""
+    text = clean_text(start.initial_message or "")
+    return text if text.strip() else None
+
+
+def interrupt_id(record: AgentToolCall) -> str:
+    """Return the ID of the question whether a tool call may run; it differs in each turn."""
+    return f"{record.turn_id}.{record.tool_call_id}"
 
 
 def stored_message(message: FrameworkMessage, sequence: int, turn_id: str) -> AgentMessage:

@@ -6,7 +6,14 @@ executor interprets it over a store, and all of them keep the same semantics.
 
 from __future__ import annotations
 
-from dex_agents.table.flow_table import AttemptFacts, FlowTable
+from dex_agents.table.facts import (
+    AttemptFacts,
+    Measurement,
+    Observation,
+    Stretch,
+    StretchEnd,
+)
+from dex_agents.table.flow_table import FlowTable
 from dex_agents.table.persistence import (
     Attribute,
     AttributeMap,
@@ -48,7 +55,9 @@ __all__ = (
     "Decision",
     "FlowTable",
     "Loadable",
+    "Measurement",
     "Movement",
+    "Observation",
     "PersistenceRow",
     "RecoveryError",
     "RetryPolicy",
@@ -59,6 +68,8 @@ __all__ = (
     "StepContext",
     "StepOptions",
     "Stream",
+    "Stretch",
+    "StretchEnd",
     "Timer",
     "Wait",
 )

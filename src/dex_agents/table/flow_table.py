@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from dex_agents.encoding import require_codec
 from dex_agents.errors import FlowDefinitionError, UndeclaredError, UndeclaredStepError
+from dex_agents.table.facts import AttemptFacts
 from dex_agents.table.persistence import (
     Attribute,
     AttributeMap,
@@ -34,28 +32,10 @@ from dex_agents.table.steps import (
     Wait,
 )
 
-__all__ = ("AttemptFacts", "FlowTable")
+__all__ = ("FlowTable",)
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _ROWS = (Attribute, AttributeMap, Channel, ChannelMap, Stream)
-
-
-class AttemptFacts(Struct, frozen=True):
-    """What a table's author knows about a Step attempt that its trace and logs should show.
-
-    Attributes:
-        span_name: In place of the Step's name, or None.
-        is_client: Whether the attempt calls a remote service.
-        carrier: The W3C carrier of the trace that the attempt belongs to.
-        attributes: For the span only.
-        tags: Short identifiers for both the span and the log lines.
-    """
-
-    span_name: str | None = None
-    is_client: bool = False
-    carrier: Mapping[str, str] = msgspec.field(default_factory=dict)
-    attributes: Mapping[str, str | int | float | bool] = msgspec.field(default_factory=dict)
-    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def _no_facts(_step: str, _context: StepContext, _input: Any) -> AttemptFacts:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dex_agents.table.facts import Observation
 from dex_agents.table.persistence import (
     Attribute,
     AttributeMap,
@@ -322,7 +323,14 @@ class StepContext(DataContext, Protocol):
         ...
 
     def trace_carrier(self) -> dict[str, str]:
-        """Return the W3C carrier of this attempt's span; empty when nothing traces."""
+        """Return the W3C carrier of what this attempt is a part of; empty when nothing traces.
+
+        That is its `Stretch`, or its own span where it has none.
+        """
+        ...
+
+    def observe(self, describe: Callable[[], Observation]) -> None:
+        """Tell telemetry what came out; ``describe`` is not called while nothing watches."""
         ...
 
 
