@@ -27,7 +27,7 @@ __all__ = ("Handlers",)
 
 R = TypeVar("R")
 
-_REST_SECONDS = 0.5
+_REST_SECONDS = 2.0
 """Dex does not tell a worker whether it will get a flow's next attempt: for so long it may."""
 
 _RELABELLED = (TypeError, ValueError)
@@ -71,6 +71,7 @@ class Handlers:
         self._is_abandoned = True
         for task in self._running:
             task.cancel()
+        self._telemetry.rest_all()
 
     async def wait_for(self, row: Step[Any], context: dex.AsyncContext, sent: Any) -> dex.Wait:
         """Run a Step's ``wait_for``."""
@@ -126,11 +127,13 @@ class Handlers:
             except Exception as error:
                 self._failed(watched, row, context, error)
                 raise
+            else:
+                watched.completed(phase)
+                return translated
             finally:
                 seen.is_over = True
-                self._telemetry.rest_after(seen.flow_id, _REST_SECONDS)
-            watched.completed(phase)
-            return translated
+                rest_seconds = 0.0 if self._is_abandoned else _REST_SECONDS
+                self._telemetry.rest_after(seen.flow_id, rest_seconds)
 
     @contextlib.contextmanager
     def _listed(self) -> Iterator[None]:

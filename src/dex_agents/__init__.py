@@ -52,6 +52,7 @@ from dex_agents.runner import (
     AgentTurnOutcome,
     DeferredToolCall,
     DeferredToolExecution,
+    ModelCallDetails,
     ToolCallsRequested,
     ToolExecutionError,
     ToolExecutionResult,
@@ -73,6 +74,7 @@ from dex_agents.session import (
     describe_tool_call_outcome,
     session_table,
 )
+from dex_agents.telemetry import ContentCapture, TelemetryOptions
 
 if typing.TYPE_CHECKING:
     from dex_agents_dex import AgentSessionFlow as AgentSessionFlow
@@ -109,6 +111,7 @@ __all__ = (
     "ApprovalResult",
     "Backend",
     "Capability",
+    "ContentCapture",
     "DeferredToolCall",
     "DeferredToolExecution",
     "DexAgentsError",
@@ -120,10 +123,12 @@ __all__ = (
     "ListAgentMessagesRequest",
     "MessageRole",
     "MissingExtraError",
+    "ModelCallDetails",
     "ResolveInterruptRequest",
     "RpcLockConflictError",
     "RunnerContractError",
     "StoreError",
+    "TelemetryOptions",
     "ToolCallCompleted",
     "ToolCallStatus",
     "ToolCallsRequested",

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.session.engine import BACKENDS, DEX, Engine, open_dex, open_local
+from tests.session.watching import Watch
 
 OpenEngine: TypeAlias = Callable[..., Awaitable[Engine]]
 
@@ -47,3 +48,9 @@ async def open_engine(backend_name: str, tmp_path: Path) -> AsyncIterator[OpenEn
 async def engine(open_engine: OpenEngine) -> Engine:
     """An open backend in virtual time; ``serve`` starts a worker."""
     return await open_engine()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """Where an engine's spans, metrics and logs go."""
+    return Watch()

@@ -8,46 +8,19 @@ from typing import Any
 import pytest
 import structlog
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from structlog.contextvars import bind_contextvars, get_contextvars
 from structlog.testing import CapturingLogger
 
 from dex_agents import AgentTurnContext, DeferredToolExecution, signals
 from dex_agents.telemetry import TelemetryOptions
-from dex_agents.testing import ScriptedRunner, ToolRequest, wait_until
+from dex_agents.testing import ScriptedRunner, ToolRequest
 from tests.session.conftest import OpenEngine
 from tests.session.engine import ASK, IDEMPOTENT, ONCE, READ, Engine, Gate, texts
+from tests.session.watching import Watch
 
 POLICIES = {"look": READ, "put": IDEMPOTENT, "pay": ASK, "once": ONCE}
-
-
-class Traces:
-    """An SDK of a test's own, set up nowhere globally."""
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    async def stretches(self, count: int) -> list[ReadableSpan]:
-        """Return the ended ``invoke_agent`` spans, once there are so many."""
-
-        def found() -> list[ReadableSpan]:
-            spans = self.exporter.get_finished_spans()
-            return [s for s in spans if s.name.startswith("invoke_agent")]
-
-        await wait_until(f"{count} stretches", lambda: len(found()) >= count)
-        assert len(found()) == count
-        return found()
-
-    def spans(self, step: str | None = None) -> list[ReadableSpan]:
-        """Return the ended spans of a Step's attempts in order, or those of all Steps."""
-        found = [s for s in self.exporter.get_finished_spans() if signals.STEP_KIND in s.attributes]
-        return [s for s in found if step is None or s.attributes[signals.STEP_KIND] == step]
 
 
 def _outcomes(spans: list[ReadableSpan]) -> list[Any]:
@@ -55,13 +28,13 @@ def _outcomes(spans: list[ReadableSpan]) -> list[Any]:
 
 
 @pytest.fixture
-def traces() -> Traces:
+def traces() -> Watch:
     """Where a traced engine's spans go."""
-    return Traces()
+    return Watch()
 
 
 @pytest.fixture
-async def traced(open_engine: OpenEngine, traces: Traces) -> Engine:
+async def traced(open_engine: OpenEngine, traces: Watch) -> Engine:
     """An engine whose backend was given a tracer provider."""
     return await open_engine(telemetry=TelemetryOptions(tracer_provider=traces.provider))
 
@@ -75,7 +48,7 @@ async def logged(open_engine: OpenEngine) -> Engine:
 # Spans
 
 
-async def test_every_attempt_is_one_span(traced: Engine, traces: Traces):
+async def test_every_attempt_is_one_span(traced: Engine, traces: Watch):
     """Waits and executes alike, each with its Step, its phase and its number."""
     runner = ScriptedRunner([[[ToolRequest("look")], "Done."]], {"look": lambda _: ""})
     sessions = await traced.serve(runner, tool_policies=POLICIES)
@@ -103,7 +76,7 @@ async def test_every_attempt_is_one_span(traced: Engine, traces: Traces):
     assert {span.attributes[signals.BACKEND_NAME] for span in traces.spans()} == {traced.name}
 
 
-async def test_model_and_tool_spans_follow_the_genai_conventions(traced: Engine, traces: Traces):
+async def test_model_and_tool_spans_follow_the_genai_conventions(traced: Engine, traces: Watch):
     """Name, kind and attributes; the other Steps are named as they are."""
     runner = ScriptedRunner([[[ToolRequest("look")], "Done."]], {"look": lambda _: ""})
     sessions = await traced.serve(runner, tool_policies=POLICIES)
@@ -121,7 +94,7 @@ async def test_model_and_tool_spans_follow_the_genai_conventions(traced: Engine,
     assert traces.spans("StartAgentSession")[0].name == "StartAgentSession"
 
 
-async def test_no_content_is_in_a_span(traced: Engine, traces: Traces):
+async def test_no_content_is_in_a_span(traced: Engine, traces: Watch):
     """Neither messages nor arguments nor results nor error messages."""
 
     def look(_: DeferredToolExecution) -> str:
@@ -135,7 +108,7 @@ async def test_no_content_is_in_a_span(traced: Engine, traces: Traces):
         assert "secret" not in span.to_json()
 
 
-async def test_a_turn_is_one_trace(traced: Engine, traces: Traces):
+async def test_a_turn_is_one_trace(traced: Engine, traces: Watch):
     """Over model calls, parallel tools, approvals and days of waiting."""
     runner = ScriptedRunner(
         [[[ToolRequest("look"), ToolRequest("pay")], "Done."]],
@@ -153,7 +126,7 @@ async def test_a_turn_is_one_trace(traced: Engine, traces: Traces):
     assert len({span.context.trace_id for span in traces.spans()}) == 1
 
 
-async def test_each_turn_is_a_trace_of_its_own(traced: Engine, traces: Traces):
+async def test_each_turn_is_a_trace_of_its_own(traced: Engine, traces: Watch):
     """Where its message's sender traces nothing."""
     sessions = await traced.serve(ScriptedRunner([["1."], ["2."]]))
     await sessions.start_session("s", "a")
@@ -164,7 +137,7 @@ async def test_each_turn_is_a_trace_of_its_own(traced: Engine, traces: Traces):
     assert first != second
 
 
-async def test_the_senders_span_is_the_parent_of_the_turn(traced: Engine, traces: Traces):
+async def test_the_senders_span_is_the_parent_of_the_turn(traced: Engine, traces: Watch):
     """Of the first turn, and of a later one."""
     sessions = await traced.serve(ScriptedRunner([["1."], ["2."]]))
     with traces.tracer.start_as_current_span("start") as start:
@@ -178,7 +151,7 @@ async def test_the_senders_span_is_the_parent_of_the_turn(traced: Engine, traces
         assert stretch.parent.span_id == sender.get_span_context().span_id
 
 
-async def test_the_turns_carrier_is_stored_with_its_state(traced: Engine, traces: Traces):
+async def test_the_turns_carrier_is_stored_with_its_state(traced: Engine, traces: Watch):
     """So another worker, days later, goes on with the same trace."""
     sessions = await traced.serve(ScriptedRunner([["1."]]))
     with traces.tracer.start_as_current_span("start") as start:
@@ -195,7 +168,7 @@ async def test_the_turns_carrier_is_stored_with_its_state(traced: Engine, traces
 
 
 async def test_a_turn_without_a_sender_stores_the_carrier_of_its_first_stretch(
-    traced: Engine, traces: Traces
+    traced: Engine, traces: Watch
 ):
     """Which is the root of its trace."""
     sessions = await traced.serve(ScriptedRunner([["1."]]))
@@ -208,7 +181,7 @@ async def test_a_turn_without_a_sender_stores_the_carrier_of_its_first_stretch(
     assert f"{stretch.context.span_id:016x}" in state.trace_context["traceparent"]
 
 
-async def test_an_attempt_links_to_the_one_before(traced: Engine, traces: Traces):
+async def test_an_attempt_links_to_the_one_before(traced: Engine, traces: Watch):
     """Siblings in one trace: the first failed and is retried, the last completed."""
 
     def script(turn: AgentTurnContext) -> Any:
@@ -230,7 +203,7 @@ async def test_an_attempt_links_to_the_one_before(traced: Engine, traces: Traces
     assert one.attributes[signals.ERROR_TYPE] == "ValueError"
 
 
-async def test_the_last_attempt_that_fails_is_not_called_a_retry(traced: Engine, traces: Traces):
+async def test_the_last_attempt_that_fails_is_not_called_a_retry(traced: Engine, traces: Watch):
     """Its outcome is ``failed``; a cancelled one's is ``canceled``."""
     gate = Gate()
 
@@ -253,7 +226,7 @@ async def test_the_last_attempt_that_fails_is_not_called_a_retry(traced: Engine,
     assert _outcomes(traces.spans("CallTool")) == ["canceled"]
 
 
-async def test_a_runners_own_spans_are_children_of_its_attempt(traced: Engine, traces: Traces):
+async def test_a_runners_own_spans_are_children_of_its_attempt(traced: Engine, traces: Watch):
     """The attempt's span is current while a runner works."""
 
     def look(_: DeferredToolExecution) -> str:
@@ -268,7 +241,7 @@ async def test_a_runners_own_spans_are_children_of_its_attempt(traced: Engine, t
     assert inside.parent.span_id == traces.spans("CallTool")[0].context.span_id
 
 
-async def test_the_callers_span_stays_the_callers(traced: Engine, traces: Traces):
+async def test_the_callers_span_stays_the_callers(traced: Engine, traces: Watch):
     """No attempt's span becomes current where a session was started."""
     sessions = await traced.serve(ScriptedRunner([["1."]]))
     with traces.tracer.start_as_current_span("mine") as mine:

@@ -109,9 +109,16 @@ class Telemetry:
 
         For engines that do not tell a worker whether more is coming.
         """
-        if self.stretches.has(flow_id):
+        if not seconds:
+            self.rest(flow_id)
+        elif self.stretches.has(flow_id):
             loop = asyncio.get_running_loop()
             loop.call_later(seconds, lambda: self.rest(flow_id, for_seconds=seconds * 0.9))
+
+    def rest_all(self) -> None:
+        """End every stretch of which no attempt runs: the worker ends."""
+        for flow_id in self.stretches.open_flows():
+            self.rest(flow_id)
 
     def count(self, metric: Metric, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Record a value of one of our own metrics; from any thread."""
@@ -393,14 +400,16 @@ def _bind(flow_id: str, execution: Execution, facts: AttemptFacts) -> None:
 
 
 def _stack(error: BaseException) -> str:
-    """Return where an error and its causes were raised, without their messages or any locals."""
+    """Return where an error and its causes were raised: no messages, no locals, no source."""
     chain: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in chain:
         chain.append(at)
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    parts = (
-        "".join(traceback.format_tb(each.__traceback__)) + type(each).__qualname__
-        for each in reversed(chain)
-    )
-    return "\n".join(parts)
+    lines = []
+    for each in reversed(chain):
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            code = frame.f_code
+            lines.append(f'  File "{code.co_filename}", line {line}, in {code.co_name}')
+        lines.append(type(each).__qualname__)
+    return "\n".join(lines)

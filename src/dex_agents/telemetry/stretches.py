@@ -121,6 +121,10 @@ class Stretches:
         )
         return OpenStretch(stretch, span, trace.set_span_in_context(span, parent))
 
+    def open_flows(self) -> list[str]:
+        """Return the flows that have a stretch under way."""
+        return list(self._open)
+
     def has(self, flow_id: str) -> bool:
         """Return whether a flow has a stretch under way."""
         return flow_id in self._open
