@@ -26,6 +26,7 @@ SCRIPTS = {
     "loose": [[ToolRequest("unclassified")]],
     "reads": [READS],
     "walk": [READS[:2], [ToolRequest("keyed_write")]],
+    "journey": [[ToolRequest("keyed_write")], [ToolRequest("approved_write")]],
     "approval": [[ToolRequest("approved_write")]],
     "approvals": [[ToolRequest("approved_write", {"amount": 10})] * 3],
     "poison": [[ToolRequest("poison")]],
