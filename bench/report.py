@@ -38,6 +38,8 @@ FIGURES = {
     "commits_per_step": Figure("SQLite, commits", "per Step", 2),
     "rows_per_step": Figure("SQLite, rows written", "per Step", 2),
     "statements_per_step": Figure("SQLite, statements", "per Step", 2),
+    "bytes_per_step": Figure("SQLite, bytes written", "per Step"),
+    "handler_calls_per_step": Figure("handler calls", "per Step", 2),
     "stored_bytes_per_turn_near": Figure("SQLite, stored early", "bytes/turn"),
     "stored_bytes_per_turn_far": Figure("SQLite, stored late", "bytes/turn"),
     "dex_compiled_step": Figure("Dex emulator, compiled session", "ms/Step", 3),

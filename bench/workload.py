@@ -13,11 +13,11 @@ import asyncio
 import gc
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -36,6 +36,7 @@ from dex_agents import (
     TurnCompleted,
     session_table,
 )
+from dex_agents.table import FlowTable
 from dex_agents_memory import MemoryBackend
 from dex_agents_sqlite import SqliteBackend
 
@@ -186,14 +187,23 @@ class MeasuredSession:
 
 
 @asynccontextmanager
-async def serving(name: str) -> AsyncIterator[Bench]:
-    """Open a fresh backend with a worker, and leave nothing behind."""
+async def serving(
+    name: str, *, wrap: Callable[[FlowTable], FlowTable] | None = None, **options: Any
+) -> AsyncIterator[Bench]:
+    """Open a fresh backend with a worker, and leave nothing behind.
+
+    Args:
+        name: Of the backend.
+        wrap: Changes the table that is served.
+        options: Of the worker.
+    """
     runner = Runner()
     table = session_table(runner, flow_type="Bench")
+    table = wrap(table) if wrap else table
     with tempfile.TemporaryDirectory(prefix="dex-agents-bench-") as folder:
         path = Path(folder) / "bench.db"
         backend = SqliteBackend(path) if name == "sqlite" else MemoryBackend()
-        async with backend, backend.worker([table]):
+        async with backend, backend.worker([table], **options):
             yield Bench(backend, runner, AgentSessionClient(backend, table))
 
 
