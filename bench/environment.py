@@ -1,4 +1,4 @@
-"""The environment of the contenders, which is never ours: ``.venv-bench``, made when it is missing."""
+"""The environment of the contenders, never ours: ``.venv-bench``, made when it is missing."""
 
 from __future__ import annotations
 

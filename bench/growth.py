@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 from bench import processes
 from bench.depth import messages_around
@@ -23,6 +24,7 @@ from bench.workload import (
     serving,
     turn,
 )
+from dex_agents.testing import wait_until
 
 __all__ = ("measure",)
 
@@ -95,9 +97,8 @@ async def _step_among(count: int) -> float:
 
 async def _step_followed(count: int) -> float:
     """Return the same when each session's events are read as they come."""
-    async with serving("sqlite") as bench:
-        async with _followed(bench, count):
-            return await _step(bench, count)
+    async with serving("sqlite") as bench, _followed(bench, count):
+        return await _step(bench, count)
 
 
 async def _step(bench: Bench, count: int) -> float:
@@ -114,9 +115,11 @@ async def _step(bench: Bench, count: int) -> float:
 async def _followed(bench: Bench, count: int) -> AsyncIterator[None]:
     """Follow sessions that are about to be started."""
 
+    async def is_started(session_id: str) -> bool:
+        return any(each.flow_id == session_id for each in await bench.backend.list_flows())
+
     async def follow(session_id: str) -> None:
-        while not any(each.flow_id == session_id for each in await bench.backend.list_flows()):
-            await asyncio.sleep(0.01)
+        await wait_until("the session", partial(is_started, session_id))
         async with aclosing(bench.client.follow_events(session_id)) as events:
             async for _ in events:
                 pass

@@ -81,10 +81,10 @@ async def _until_turns(client: AgentSessionClient, names: list[str], turns: int)
 
 
 async def _serve(file: Path) -> None:
-    async with SqliteBackend(file) as backend:
-        async with backend.worker([session_table(Runner(), flow_type="Bench")]):
-            print("ready", flush=True)
-            await asyncio.to_thread(sys.stdin.read)
+    table = session_table(Runner(), flow_type="Bench")
+    async with SqliteBackend(file) as backend, backend.worker([table]):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":

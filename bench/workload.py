@@ -46,10 +46,10 @@ from dex_agents_sqlite import SqliteBackend
 
 __all__ = (
     "BACKENDS",
-    "Bench",
     "PAYLOAD",
     "STEPS_PER_TURN",
     "TOOL_CALLS",
+    "Bench",
     "Ends",
     "Gate",
     "MeasuredSession",
@@ -98,6 +98,22 @@ class Sizes(Struct, frozen=True):
     most_calls: int = 256
     most_payload: int = 10_485_760
     most_workers: int = 4
+
+    @classmethod
+    def quick(cls, turns: int, far: int) -> Sizes:
+        """Return sizes that show that everything runs, and say nothing of its speed."""
+        return cls(
+            turns=turns,
+            far=far,
+            open_sessions=100,
+            questions=3,
+            seconds=0.2,
+            conversation_turns=5,
+            most_sessions=4,
+            most_calls=4,
+            most_payload=1_048_576,
+            most_workers=1,
+        )
 
 
 def turn(payload: str = PAYLOAD) -> str:
@@ -179,7 +195,8 @@ class Runner:
             return TurnCompleted([self._answer()] * int(text.split()[1]))
         policy = turn.resolve_tool_policy("look", ToolEffect.READ)
         calls = [
-            DeferredToolCall(f"call-{i}", "look", {"at": i}, policy) for i in range(self._tool_calls)
+            DeferredToolCall(f"call-{i}", "look", {"at": i}, policy)
+            for i in range(self._tool_calls)
         ]
         return ToolCallsRequested("state", calls)
 
@@ -190,7 +207,6 @@ class Runner:
 
     async def execute_deferred_tool_call(self, call: DeferredToolExecution) -> ToolExecutionResult:  # noqa: ARG002 - every call gets the same
         return ToolExecutionResult(self._payload)
-
 
     def _answer(self) -> FrameworkMessage:
         item = {"role": "assistant", "content": self._payload}
