@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 
 from bench import processes
+from bench.contenders.work import SESSIONS
 from bench.depth import messages_around
 from bench.workload import (
     PAYLOAD,
@@ -35,8 +36,6 @@ _CALLS = (1, 4, 16, 64, 256)
 _PAYLOADS = (1_024, 10_240, 102_400, 1_048_576, 10_485_760)
 _WORKERS = (1, 2, 4)
 _TURNS = 10
-_TURNS_TOGETHER = 512
-"""Of all sessions together."""
 _PAYLOAD_BYTES = 10_485_760
 """How much the turns of one size add up to, so that large ones are few."""
 
@@ -45,11 +44,11 @@ async def measure(sizes: Sizes) -> dict[str, float]:
     """Return the cost of each size in each series."""
     series: dict[str, tuple[tuple[int, ...], int, Callable[[int], Awaitable[float]]]] = {
         "messages": (_MESSAGES, sizes.far, _turn_at),
-        "sessions": (_SESSIONS, sizes.most_sessions, _step_among),
-        "followed": (_FOLLOWED, sizes.most_sessions, _step_followed),
+        "sessions": (_SESSIONS, sizes.most_sessions, partial(_step_among, sizes)),
+        "followed": (_FOLLOWED, sizes.most_sessions, partial(_step_followed, sizes)),
         "calls": (_CALLS, sizes.most_calls, _turn_with_calls),
         "payload": (_PAYLOADS, sizes.most_payload, _turn_with_payload),
-        "workers": (_WORKERS, sizes.most_workers, _step_of_workers),
+        "workers": (_WORKERS, sizes.most_workers, partial(_step_of_workers, sizes)),
     }
     return {
         f"{name}@{size}": await cost(size)
@@ -89,20 +88,20 @@ async def _turn(bench: Bench, messages: list[str], turns: int) -> float:
     return 1000 * watch.seconds / turns
 
 
-async def _step_among(count: int) -> float:
+async def _step_among(sizes: Sizes, count: int) -> float:
     """Return the microseconds of a Step, all of so many sessions taken together."""
     async with serving("sqlite") as bench:
-        return await _step(bench, count)
+        return await _step(bench, count, sizes.turns_together)
 
 
-async def _step_followed(count: int) -> float:
+async def _step_followed(sizes: Sizes, count: int) -> float:
     """Return the same when each session's events are read as they come."""
     async with serving("sqlite") as bench, _followed(bench, count):
-        return await _step(bench, count)
+        return await _step(bench, count, sizes.turns_together)
 
 
-async def _step(bench: Bench, count: int) -> float:
-    turns = max(_TURNS_TOGETHER // count, 4)
+async def _step(bench: Bench, count: int, turns_together: int) -> float:
+    turns = max(turns_together // count, 4)
     messages = [pause(), *[turn()] * (turns - 1), pause()]
     sessions = await asyncio.gather(*(bench.paused(f"session-{i}", messages) for i in range(count)))
     with Stopwatch() as watch:
@@ -129,6 +128,6 @@ async def _followed(bench: Bench, count: int) -> AsyncIterator[None]:
     await asyncio.gather(*tasks)
 
 
-async def _step_of_workers(count: int) -> float:
+async def _step_of_workers(sizes: Sizes, count: int) -> float:
     """Return the microseconds of a Step of 64 sessions, with so many processes at work."""
-    return 1e6 / await processes.steps_per_second(count)
+    return 1e6 / await processes.steps_per_second(count, max(sizes.turns_together // SESSIONS, 2))

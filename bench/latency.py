@@ -1,7 +1,8 @@
 """How long does a user wait? From the message that is sent to the model that is called.
 
 The busy ones are 64 sessions that are never without a message: each answer
-sends the next. They keep the processor and the disk as full as they get.
+sends the next. They keep the processor and the disk as full as they get. The
+thinking ones are the same, but each of their model calls takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -20,19 +21,27 @@ __all__ = ("BusyRunner", "busy", "measure", "percentile")
 
 _QUESTION = grow(2)
 """Is answered by one model call."""
+_THINKING_SECONDS = 0.1
 
 
 class BusyRunner(Runner):
-    """Notes when a session's model is called, and keeps busy sessions busy."""
+    """Notes when a session's model is called, and keeps busy sessions busy.
 
-    def __init__(self) -> None:
+    Args:
+        thinking_seconds: How long each model call of a busy session takes.
+    """
+
+    def __init__(self, thinking_seconds: float = 0.0) -> None:
         super().__init__()
+        self._thinking_seconds = thinking_seconds
         self.called: dict[str, float] = {}
         self._next: dict[str, Callable[[], None]] = {}
         self._sending: set[asyncio.Task[bool]] = set()
 
     async def run_model_step(self, turn: AgentTurnContext) -> AgentTurnOutcome:
         self.called.setdefault(turn.flow_id, time.perf_counter())
+        if self._thinking_seconds and turn.flow_id in self._next:
+            await asyncio.sleep(self._thinking_seconds)
         outcome = await super().run_model_step(turn)
         if isinstance(outcome, TurnCompleted) and turn.flow_id in self._next:
             self._next[turn.flow_id]()
@@ -77,20 +86,28 @@ def percentile(values: list[float], part: float) -> float:
 
 
 async def measure(sizes: Sizes) -> dict[str, float]:
-    """Return the milliseconds to the first model call, alone and while 64 others are busy."""
-    runner, ends = BusyRunner(), Ends()
-    async with serving("sqlite", runner=runner, wrap=ends.told_by) as bench:
-        await bench.client.start_session("asking")
-        await ends.of("asking").wait()
-        alone = await _times(bench.client, runner, ends, sizes.questions)
-        async with busy(runner, bench.client, ends):
-            among = await _times(bench.client, runner, ends, sizes.questions)
-        await bench.client.stop_session("asking")
+    """Return the milliseconds to the first model call: alone, and beside 64 other sessions."""
+    alone, among = await _alone_and_among(BusyRunner(), sizes.questions)
+    _, thinking = await _alone_and_among(BusyRunner(_THINKING_SECONDS), sizes.questions)
     return {
         "first_call_alone": median(alone),
         "first_call_busy": median(among),
         "first_call_busy_p99": percentile(among, 0.99),
+        "first_call_thinking": median(thinking),
+        "first_call_thinking_p99": percentile(thinking, 0.99),
     }
+
+
+async def _alone_and_among(runner: BusyRunner, count: int) -> tuple[list[float], list[float]]:
+    ends = Ends()
+    async with serving("sqlite", runner=runner, wrap=ends.told_by) as bench:
+        await bench.client.start_session("asking")
+        await ends.of("asking").wait()
+        alone = await _times(bench.client, runner, ends, count)
+        async with busy(runner, bench.client, ends):
+            among = await _times(bench.client, runner, ends, count)
+        await bench.client.stop_session("asking")
+    return alone, among
 
 
 async def _times(

@@ -11,6 +11,7 @@ import functools
 import gc
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -110,8 +111,12 @@ async def _answered(client: AgentSessionClient, ends: Ends, name: str) -> float:
 
 
 def _resident_bytes() -> int:
-    """Return the memory of this process, on Linux."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Return the memory of this process; where the system does not tell, the most that it had."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _main() -> None:

@@ -22,18 +22,17 @@ from dex_agents_sqlite import SqliteBackend
 
 __all__ = ("steps_per_second",)
 
-_TURNS = 10
 _PATIENCE_SECONDS = 120.0
 
 
-async def steps_per_second(workers: int) -> float:
-    """Return the Steps per second of so many workers together."""
+async def steps_per_second(workers: int, turns: int) -> float:
+    """Return the Steps per second of so many workers together, each session so many turns."""
     with tempfile.TemporaryDirectory(prefix="dex-agents-bench-") as folder:
         file = Path(folder) / "shared.db"
         async with SqliteBackend(file) as backend:
             processes = [await asyncio.to_thread(_started, file) for _ in range(workers)]
             try:
-                return await _measured(backend)
+                return await _measured(backend, turns)
             finally:
                 for process in processes:
                     process.communicate()
@@ -50,18 +49,18 @@ def _started(file: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-async def _measured(backend: SqliteBackend) -> float:
+async def _measured(backend: SqliteBackend, turns: int) -> float:
     client = AgentSessionClient(backend, "Bench")
     names = [f"session-{i}" for i in range(SESSIONS)]
     for name in names:
         await client.start_session(name)
     await _until_turns(client, names, 0)
     begun = time.time()
-    for _ in range(_TURNS):
+    for _ in range(turns):
         await asyncio.gather(*(client.send_user_message(name, turn()) for name in names))
-    await _until_turns(client, names, _TURNS)
+    await _until_turns(client, names, turns)
     ends = [(await client.read_history(name))[-1].at for name in names]
-    return SESSIONS * _TURNS * STEPS_PER_TURN / (max(ends) - begun)
+    return SESSIONS * turns * STEPS_PER_TURN / (max(ends) - begun)
 
 
 async def _until_turns(client: AgentSessionClient, names: list[str], turns: int) -> None:

@@ -80,6 +80,7 @@ class Sizes(Struct, frozen=True):
         seconds: How long a contender runs one session, then many.
         conversation_turns: Of the long conversation that each contender has.
         conversation_seconds: After so many it is cut short.
+        turns_together: Of all sessions together, where their number grows.
         most_sessions: The most sessions at once.
         most_calls: The most tool calls at once.
         most_payload: The most bytes of one message, tool result or answer.
@@ -94,6 +95,7 @@ class Sizes(Struct, frozen=True):
     seconds: float = 2.0
     conversation_turns: int = 1_000
     conversation_seconds: float = 20.0
+    turns_together: int = 512
     most_sessions: int = 256
     most_calls: int = 256
     most_payload: int = 10_485_760
@@ -109,6 +111,7 @@ class Sizes(Struct, frozen=True):
             questions=3,
             seconds=0.2,
             conversation_turns=5,
+            turns_together=16,
             most_sessions=4,
             most_calls=4,
             most_payload=1_048_576,
