@@ -1,11 +1,13 @@
 """Writes what was measured into ``docs/benchmarks.md``, between its marks, and draws its plots.
 
 The words around the marks are written by hand; everything between them is replaced.
+``python -m bench.document figures.json`` does it with the figures of an earlier run.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -147,3 +149,7 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     edges = ["---:" if each.endswith(":") else "---" for each in heading]
     lines = [[each.rstrip(":") for each in heading], edges, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    write(root / "docs", Path(sys.argv[1]).read_bytes())

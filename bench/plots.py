@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 _WINDOW = 10
+_STEEP = frozenset({"calls", "payload"})
+"""Costs of one of many, which fall so far that only a logarithm shows both ends."""
 _OURS, _THEIRS = "#1f6f8b", "#b8b8b8"
 
 
@@ -83,8 +85,21 @@ def _draw_growth(pane: Axes, figures: dict[str, Any], series: str) -> None:
     )
     pane.plot(sizes, [each["median"] for _, each in found], marker="o", color=_OURS)
     pane.set_xscale("log")
-    pane.set_ylim(bottom=0)
+    pane.set_xticks(sizes, [_short(size) for size in sizes])
+    pane.minorticks_off()
+    if series in _STEEP:
+        pane.set_yscale("log")
+    else:
+        pane.set_ylim(bottom=0)
     pane.spines[["top", "right"]].set_visible(False)
+
+
+def _short(size: int) -> str:
+    """Return a size as one reads it on an axis."""
+    for unit, name in ((1 << 20, "M"), (1000, "k")):
+        if size >= unit:
+            return f"{size // unit}{name}"
+    return str(size)
 
 
 def _main() -> None:

@@ -46,7 +46,7 @@ def test_a_question_is_answered(tmp_path, question):
 def test_every_round_is_kept(tmp_path):
     """A figure has its median and its spread, and the value of each round."""
     result = _run(tmp_path / "bench.json", "--rounds", "3", "--only", "bare")
-    assert list(result["figures"]) == ["bare_commits"]
+    assert list(result["figures"]) == ["bare_commits", "bare_cpu"]
     figure = result["figures"]["bare_commits"]
     assert sorted(figure["rounds"]) == [figure["min"], figure["median"], figure["max"]]
 
