@@ -69,11 +69,12 @@ def main(
     sizes = Sizes.quick(turns=min(turns, 4), far=min(far, 300)) if quick else Sizes(turns, far=far)
     names = [name for name in QUESTIONS if not only or name in only]
     begun = time.time()
+    seconds = dict.fromkeys(names, 0.0)
     measured = []
     for number in range(rounds):
         with console.status(f"Round {number + 1} of {rounds}"):
             # Every other round goes backwards, so that a drift of the machine cancels out.
-            measured.append(asyncio.run(_round(names, sizes, is_backwards=number % 2 == 1)))
+            measured.append(_round(names, sizes, seconds, is_backwards=number % 2 == 1))
     summaries = summarised(measured)
     console.print(drawn(summaries, f"{rounds} rounds of {turns} turns"))
     result: dict[str, Any] = {
@@ -92,6 +93,7 @@ def main(
     if "growth" in names:
         result["growth"] = {name: (figure.title, figure.unit) for name, figure in GROWTH.items()}
     result["minutes"] = (time.time() - begun) / 60
+    result["seconds"] = seconds
     encoded = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
     if file is not None:
         file.write_bytes(encoded)
@@ -99,13 +101,18 @@ def main(
         write(root / "docs", encoded)
 
 
-async def _round(names: list[str], sizes: Sizes, *, is_backwards: bool) -> dict[str, float]:
+def _round(
+    names: list[str], sizes: Sizes, seconds: dict[str, float], *, is_backwards: bool
+) -> dict[str, float]:
+    """Return one round's figures, and add to the seconds that each question has taken."""
     figures: dict[str, float] = {}
     for name in reversed(names) if is_backwards else names:
+        begun = time.perf_counter()
         if name == "contenders":
-            figures |= await side_by_side.measure(sizes, reverse=is_backwards)
+            figures |= asyncio.run(side_by_side.measure(sizes, reverse=is_backwards))
         else:
-            figures |= await QUESTIONS[name](sizes)
+            figures |= asyncio.run(QUESTIONS[name](sizes))
+        seconds[name] += time.perf_counter() - begun
     return with_ratios(figures)
 
 
