@@ -112,7 +112,9 @@ def _round(
             figures |= asyncio.run(side_by_side.measure(sizes, reverse=is_backwards))
         else:
             figures |= asyncio.run(QUESTIONS[name](sizes))
-        seconds[name] += time.perf_counter() - begun
+        took = time.perf_counter() - begun
+        seconds[name] += took
+        click.echo(f"{name}: {took:.0f} s", err=True)
     return with_ratios(figures)
 
 
