@@ -13,7 +13,7 @@ __all__ = ("measure",)
 
 
 async def measure(sizes: Sizes) -> dict[str, float]:
-    """Return ``bare_commits``: per second, in WAL mode at ``synchronous=FULL``."""
+    """Return ``bare_commits`` a second, WAL at ``synchronous=FULL``, and what one costs."""
     commits = sizes.turns * STEPS_PER_TURN * 2
     with tempfile.TemporaryDirectory(prefix="dex-agents-bench-") as folder:
         connection = apsw.Connection(str(Path(folder) / "bare.db"))
@@ -24,4 +24,7 @@ async def measure(sizes: Sizes) -> dict[str, float]:
             for _ in range(commits):
                 connection.execute("INSERT INTO bare (payload) VALUES (?)", (PAYLOAD,))
         connection.close()
-    return {"bare_commits": commits / watch.seconds}
+    return {
+        "bare_commits": commits / watch.seconds,
+        "bare_cpu": 1e6 * watch.cpu_seconds / commits,
+    }

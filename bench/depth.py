@@ -1,4 +1,4 @@
-"""What does a turn cost once a session is long? Milliseconds early and late in its life.
+"""What does a turn or a snapshot cost once a session is long? Milliseconds early and late.
 
 Two sessions, an early and a late one, each in a store of its own, take turns:
 one turn here, one turn there. Whatever else the machine does hits both alike.
@@ -26,15 +26,19 @@ __all__ = ("measure", "messages_around")
 
 _BATCH = 1000
 """How many messages one turn of the preparation adds."""
+_SNAPSHOTS = 40
+_SHOWN = 200
+"""A snapshot has so many messages, so an early one is of a session that has as many."""
 
 
 async def measure(sizes: Sizes) -> dict[str, float]:
-    """Return ``<backend>_turn_near`` and ``<backend>_turn_far``: median milliseconds of a turn."""
+    """Return the median milliseconds of a turn and of a snapshot, ``_near`` and ``_far``."""
     figures = {}
     for name in BACKENDS:
         near, far = await _milliseconds(name, sizes)
         figures[f"{name}_turn_near"] = near
         figures[f"{name}_turn_far"] = far
+    figures["snapshot_near"], figures["snapshot_far"] = await _snapshot_milliseconds(sizes)
     return figures
 
 
@@ -63,6 +67,27 @@ async def _milliseconds(backend: str, sizes: Sizes) -> tuple[float, float]:
         await near.stop()
         await far.stop()
     return median(times[near]), median(times[far])
+
+
+async def _snapshot_milliseconds(sizes: Sizes) -> tuple[float, float]:
+    async with AsyncExitStack() as stack:
+        times: dict[MeasuredSession, list[float]] = {}
+        for depth in (_SHOWN, max(sizes.far, _SHOWN)):
+            bench = await stack.enter_async_context(serving("sqlite"))
+            times[await bench.paused("deep", messages_around(depth, 1))] = []
+        gc.collect()
+        order = list(times)
+        for _ in range(_SNAPSHOTS):
+            for session in order:
+                begun = time.perf_counter()
+                await session.snapshot()
+                times[session].append((time.perf_counter() - begun) * 1000)
+            order.reverse()
+        for session in order:
+            await session.to_next_pause()
+            await session.stop()
+    near, far = map(median, times.values())
+    return near, far
 
 
 async def _session(bench: Bench, depth: int, sizes: Sizes) -> MeasuredSession:

@@ -8,15 +8,21 @@ __all__ = ("measure",)
 
 
 async def measure(sizes: Sizes) -> dict[str, float]:
-    """Return ``<backend>_sequence``: Steps per second of one session."""
-    return {f"{name}_sequence": await _steps_per_second(name, sizes.turns) for name in BACKENDS}
+    """Return ``<backend>_sequence``, Steps per second, and ``_step_cpu``, microseconds of one."""
+    figures = {}
+    for name in BACKENDS:
+        watch = await _watched(name, sizes.turns)
+        steps = sizes.turns * STEPS_PER_TURN
+        figures[f"{name}_sequence"] = steps / watch.seconds
+        figures[f"{name}_step_cpu"] = 1e6 * watch.cpu_seconds / steps
+    return figures
 
 
-async def _steps_per_second(backend: str, turns: int) -> float:
+async def _watched(backend: str, turns: int) -> Stopwatch:
     async with serving(backend) as bench:
         messages = [pause(), *[turn()] * (turns - 1), pause()]
         session = await bench.paused("one", messages)
         with Stopwatch() as watch:
             await session.to_next_pause()
         await session.stop()
-    return turns * STEPS_PER_TURN / watch.seconds
+    return watch
