@@ -23,6 +23,7 @@ from bench import (
     sequence,
     side_by_side,
     startup,
+    telemetry,
 )
 from bench.document import write
 from bench.environment import root
@@ -39,6 +40,7 @@ QUESTIONS = {
     "latency": latency.measure,
     "open": open_sessions.measure,
     "startup": startup.measure,
+    "telemetry": telemetry.measure,
     "growth": growth.measure,
     "dex": dex_steps.measure,
 }

@@ -95,8 +95,21 @@ FIGURES = {
     "open_answer_busy": Figure("answer of an open session, 64 busy", "ms", 1, most=20),
     "import_cpu": Figure("import dex_agents, processor time", "ms", 0, most=120),
     "demo_first_step": Figure("demo, first Step stored", "s", 2, most=0.5),
+    **{
+        f"telemetry_{name}_{kind}": Figure(f"{title}, processor time {words}", "µs/Step", 1)
+        for name, title in (("memory", "memory"), ("sqlite", "SQLite"))
+        for kind, words in (
+            ("none", "without telemetry"),
+            ("api", "with the API alone"),
+            ("sdk", "with the SDK, exporting nowhere"),
+        )
+    },
     "dex_compiled_step": Figure("Dex emulator, compiled session", "ms/Step", 3),
     "dex_handwritten_step": Figure("Dex emulator, written by hand", "ms/Step", 3),
+    "telemetry_memory_api_to_none": Figure("memory, API alone / no telemetry", "", 3, most=1.05),
+    "telemetry_memory_sdk_to_none": Figure("memory, SDK / no telemetry", "", 2),
+    "telemetry_sqlite_api_to_none": Figure("SQLite, API alone / no telemetry", "", 3, most=1.05),
+    "telemetry_sqlite_sdk_to_none": Figure("SQLite, SDK / no telemetry", "", 2),
     "alone_to_dbos": Figure("SQLite, one session / DBOS", "", 1, least=6),
     "alone_to_langgraph": Figure("SQLite, one session / LangGraph", "", 1, least=6),
     "together_to_dbos": Figure("SQLite, 64 sessions / DBOS", "", 1, least=25),
@@ -113,6 +126,11 @@ FIGURES = {
 }
 
 RATIOS = {
+    **{
+        f"telemetry_{name}_{kind}_to_none": (f"telemetry_{name}_{kind}", f"telemetry_{name}_none")
+        for name in ("memory", "sqlite")
+        for kind in ("api", "sdk")
+    },
     "alone_to_dbos": ("dex_agents_sqlite_alone", "dbos_sqlite_alone"),
     "alone_to_langgraph": ("dex_agents_sqlite_alone", "langgraph_sqlite_alone"),
     "together_to_dbos": ("dex_agents_sqlite_together", "dbos_sqlite_together"),

@@ -34,12 +34,14 @@ from dex_agents import (
     DeferredToolExecution,
     FrameworkMessage,
     MessageRole,
+    TelemetryOptions,
     ToolCallsRequested,
     ToolEffect,
     ToolExecutionResult,
     TurnCompleted,
     session_table,
 )
+from dex_agents.executor import Executor
 from dex_agents.table import FlowTable, Step, StepContext, Wait
 from dex_agents_memory import MemoryBackend
 from dex_agents_sqlite import SqliteBackend
@@ -219,8 +221,11 @@ class Runner:
 class Bench:
     """An open backend with one worker."""
 
-    def __init__(self, backend: Backend, runner: Runner, client: AgentSessionClient) -> None:
+    def __init__(
+        self, backend: Backend, worker: Executor, runner: Runner, client: AgentSessionClient
+    ) -> None:
         self.backend = backend
+        self.worker = worker
         self.runner = runner
         self.client = client
 
@@ -268,6 +273,7 @@ async def serving(
     *,
     runner: Runner | None = None,
     wrap: Callable[[FlowTable], FlowTable] | None = None,
+    telemetry: TelemetryOptions | None = None,
     **options: Any,
 ) -> AsyncIterator[Bench]:
     """Open a fresh backend with a worker, and leave nothing behind.
@@ -276,6 +282,7 @@ async def serving(
         name: Of the backend.
         runner: None for an ordinary one.
         wrap: Changes the table that is served.
+        telemetry: Of the backend.
         options: Of the worker.
     """
     runner = runner or Runner()
@@ -283,9 +290,13 @@ async def serving(
     table = wrap(table) if wrap else table
     with tempfile.TemporaryDirectory(prefix="dex-agents-bench-") as folder:
         path = Path(folder) / "bench.db"
-        backend = SqliteBackend(path) if name == "sqlite" else MemoryBackend()
-        async with backend, backend.worker([table], **options):
-            yield Bench(backend, runner, AgentSessionClient(backend, table))
+        backend = (
+            SqliteBackend(path, telemetry=telemetry)
+            if name == "sqlite"
+            else MemoryBackend(telemetry=telemetry)
+        )
+        async with backend, backend.worker([table], **options) as worker:
+            yield Bench(backend, worker, runner, AgentSessionClient(backend, table))
 
 
 class Stopwatch:
