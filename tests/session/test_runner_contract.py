@@ -471,7 +471,7 @@ class BadTool(ScriptedRunner):
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        ("plain text", "not str"),
+        ("text", "execute_deferred_tool_call must return ToolExecutionResult, not str."),
         (None, "not NoneType"),
         (ToolExecutionResult(object()), "object is not JSON"),
         (ToolExecutionResult({"a": b"bytes"}), "tool output.a"),
