@@ -478,10 +478,12 @@ def test_a_hand_out_that_never_began_holds_no_lock():
 def test_an_attempt_is_kept_with_the_worker_that_it_was_handed_to():
     """Rule 4: who asked for work is on record with what it got, if it said its name."""
     flow = Flow()
-    flow.start("A", slots=0)
-    assert flow["A-1"].worker == ""
+    flow.start("A", "B", slots=1)
     flow.machine.apply(flow.state, TimeAdvanced(), flow.now, slots=1, worker="w-1")
-    assert (flow["A-1"].attempt, flow["A-1"].worker) == (1, "w-1")
+    assert [(flow[name].attempt, flow[name].worker) for name in ("A-1", "B-1")] == [
+        (1, ""),
+        (1, "w-1"),
+    ]
 
 
 def test_a_caller_that_names_no_slots_is_handed_nothing():
