@@ -9,7 +9,13 @@ import pytest
 
 from dex_agents import ToolEffect, session_table
 from dex_agents.errors import RunnerContractError, StoredRecordError
-from dex_agents.records import AgentInterrupt, AgentState, AgentToolCall, ToolCallStatus
+from dex_agents.records import (
+    AgentInterrupt,
+    AgentState,
+    AgentStatus,
+    AgentToolCall,
+    ToolCallStatus,
+)
 from dex_agents.session import client_table
 from dex_agents.session.persistence import (
     AGENT_STATE,
@@ -17,7 +23,7 @@ from dex_agents.session.persistence import (
     PENDING_INTERRUPTS,
 )
 from dex_agents.session.turn import StoredMessages
-from dex_agents.table import CloseKind, Timer
+from dex_agents.table import AttemptFacts, CloseKind, Timer
 from dex_agents.testing import ScriptedRunner
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -91,6 +97,15 @@ async def test_a_call_with_a_final_record_ends_and_says_nothing(step, status):
     assert (context.values, context.published) == (before, [])
 
 
+async def test_a_turn_goes_back_to_the_model_once_all_is_final():
+    """The session says so before the model is called."""
+    state = AgentState(turn_number=1, status=AgentStatus.RUNNING_TOOLS)
+    context = Notebook(record("succeeded", "a"), record("failed", "b"), state=state)
+    decision = await TABLE.step("ResumeTurn").execute(context, 2)
+    assert [each.step for each in decision.next_steps] == ["RunModel"]
+    assert context.get(AGENT_STATE).status is AgentStatus.RUNNING_MODEL
+
+
 async def test_a_turn_waits_again_for_what_is_not_final():
     """As many results as were promised came, and yet a record is not final."""
     context = Notebook(record("succeeded", "a"), record("pending", "b"), record("approved", "c"))
@@ -161,3 +176,40 @@ async def test_a_table_for_clients_serves_nothing():
             "This table of 'T' is for clients. "
             "Serve the one that session_table(runner, ...) returns."
         )
+
+
+CARRIER = {"traceparent": "00-1-2-01"}
+
+
+@pytest.mark.parametrize("step", ["CallTool", "CallSingleAttemptTool"])
+def test_telemetry_is_told_which_tool_an_attempt_calls(step):
+    """Under the names of the semantic conventions, in the trace of the turn."""
+    context = Notebook(record("pending"), state=AgentState(turn_number=1, trace_context=CARRIER))
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "t",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "c",
+        "gen_ai.conversation.id": "f",
+    }
+    tags = {"turn_id": "turn-1", "tool_call_id": "c"}
+    expected = AttemptFacts("execute_tool t", False, CARRIER, attributes, tags)
+    assert TABLE.facts(step, context, "c") == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "records"), [("RecordToolFailure", [record("pending")]), ("CallTool", [])]
+)
+def test_telemetry_is_told_the_call_where_no_tool_runs(step, records):
+    """A Step that runs no tool, or whose record is gone, still names its turn and its call."""
+    context = Notebook(*records, state=AgentState(turn_number=1, trace_context=CARRIER))
+    tags = {"turn_id": "turn-1", "tool_call_id": "c"}
+    assert TABLE.facts(step, context, "c") == AttemptFacts(carrier=CARRIER, tags=tags)
+
+
+def test_telemetry_is_told_which_turn_calls_the_model():
+    """A model call is a chat of the session."""
+    context = Notebook(state=AgentState(turn_number=1, trace_context=CARRIER))
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "f"}
+    expected = AttemptFacts("chat", True, CARRIER, attributes, {"turn_id": "turn-1"})
+    assert TABLE.facts("RunModel", context, None) == expected

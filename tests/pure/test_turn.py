@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dex_agents import (
+    AgentUsage,
     DeferredToolCall,
     FrameworkMessage,
     ToolCallsRequested,
@@ -89,6 +90,12 @@ def test_a_wrong_outcome_is_refused_with_what_to_change(outcome, sentence):
     with pytest.raises(RunnerContractError) as caught:
         checked_outcome(outcome, {})
     assert str(caught.value) == sentence
+
+
+def test_the_largest_count_of_tokens_is_taken():
+    """It is the largest whole number of 64 bits."""
+    outcome = TurnCompleted([], AgentUsage(input_tokens=2**63 - 1))
+    assert checked_outcome(outcome, {}) is outcome
 
 
 def test_a_wrong_result_of_a_tool_is_refused_with_what_to_change():
