@@ -45,8 +45,8 @@ def asks(*ids, run_state="state", policy=READ):
             "TurnCompleted.new_messages holds the unknown role 'boss'.",
         ),
         (
-            TurnCompleted([], usage=None),
-            "usage must be AgentUsage, not NoneType.",
+            TurnCompleted([], usage={"input_tokens": 3}),
+            "usage must be AgentUsage, not dict.",
         ),
         (
             asks("c", run_state=""),
