@@ -149,6 +149,14 @@ async def test_a_record_that_is_gone_is_named(step):
         await TABLE.step(step).execute(Notebook(), "c")
 
 
+async def test_a_state_that_is_gone_is_named():
+    """A turn cannot end in a session without its state."""
+    context = Notebook()
+    del context.values[AGENT_STATE.name]
+    with pytest.raises(StoredRecordError, match="The stored AgentState cannot"):
+        await TABLE.step("ResumeTurn").execute(context, 0)
+
+
 def test_a_message_that_is_gone_is_named():
     """A sequence of messages has a gap only in a damaged file."""
     messages = StoredMessages({}, 3)
