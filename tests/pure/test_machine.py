@@ -202,7 +202,7 @@ def test_a_flow_starts_once():
     flow.start("A")
     for _ in range(2):
         before = bytes_of(flow.state)
-        with pytest.raises(FlowAlreadyStartedError):
+        with pytest.raises(FlowAlreadyStartedError, match="'flow'"):
             flow.apply(FlowStarted("kind", to("A")))
         assert bytes_of(flow.state) == before
         if flow.status is FlowStatus.RUNNING:
@@ -223,7 +223,7 @@ def test_a_flow_starts_once():
 def test_nothing_happens_to_a_flow_that_does_not_exist(event):
     """Any event but a start is refused, and leaves the flow absent."""
     flow = Flow()
-    with pytest.raises(FlowNotFoundError):
+    with pytest.raises(FlowNotFoundError, match="'flow'"):
         flow.apply(event)
     assert flow.state == FlowState.absent("flow")
 
@@ -271,7 +271,7 @@ def test_a_wait_is_stored_before_it_counts():
     flow.start("WaitA")
     transition = flow.wait("WaitA-1", ChannelWait("inbox"))
     stored = transition.changes.executions["WaitA-1"]
-    assert (stored.phase, stored.attempt) == (Phase.WAITING, 0)
+    assert (stored.phase, stored.attempt, stored.is_running) == (Phase.WAITING, 0, False)
     assert stored.wait == StoredWait((ChannelWait("inbox"),), ((0,),))
     assert begun(transition) == []
     assert begun(flow.publish(("inbox", 1))) == [("WaitA-1", Phase.EXECUTE, 1)]
@@ -300,6 +300,44 @@ def test_a_wait_that_is_already_over_ends_at_once():
     flow.start("WaitA")
     flow.publish(("inbox", 1))
     assert begun(flow.wait("WaitA-1", ChannelWait("inbox"))) == [("WaitA-1", Phase.EXECUTE, 1)]
+
+
+def test_nobody_is_looked_up_for_a_wait_that_is_over():
+    """Whoever waits for a Channel is indexed exactly as long as it waits."""
+    flow = Flow()
+    flow.start("WaitA", "WaitB", "WaitC")
+    for name in ("WaitA-1", "WaitB-1", "WaitC-1"):
+        flow.wait(name, ChannelWait("inbox"))
+    assert [*flow.state.waiting_on["inbox"]] == ["WaitA-1", "WaitB-1", "WaitC-1"]
+    flow.publish(("inbox", 1))
+    assert [*flow.state.waiting_on["inbox"]] == ["WaitB-1", "WaitC-1"]
+    flow.apply(RpcReturned("drop", cancel_steps=("WaitB",)))
+    assert [*flow.state.waiting_on["inbox"]] == ["WaitC-1"]
+    flow.publish(("inbox", 2))
+    assert flow.state.waiting_on == {}
+
+
+def test_a_wait_that_is_not_over_holds_up_no_other():
+    """Rule 2: every wait is looked at, also behind one that goes on."""
+    flow = Flow()
+    flow.start("WaitA", "WaitB")
+    flow.wait("WaitA-1", ChannelWait("inbox", 2, 2))
+    flow.wait("WaitB-1", ChannelWait("inbox"))
+    assert begun_ids(flow.publish(("inbox", 1))) == ["WaitB-1"]
+
+
+def test_a_retry_of_execute_does_not_wait_again():
+    """Rule 2: a wait that is over takes nothing more, and holds up no wait that became ready."""
+    flow = Flow()
+    flow.start("WaitA", "WaitB")
+    flow.publish(("inbox", 1), ("inbox", 2))
+    flow.wait("WaitA-1", ChannelWait("inbox"))
+    flow.wait("WaitB-1", TimerWait(START + 1))
+    flow.fail("WaitA-1")
+    assert begun_ids(flow.advance(1)) == ["WaitA-1", "WaitB-1"]
+    assert consumed(flow["WaitA-1"]) == [("inbox", 1)]
+    assert flow["WaitA-1"].attempt == 2
+    assert [*flow.state.queues["inbox"]] == [2]
 
 
 # 3: any_of and messages
@@ -437,6 +475,35 @@ def test_a_hand_out_that_never_began_holds_no_lock():
     flow.machine.require_locks(flow.state, "ask", ("Name",))
 
 
+def test_an_attempt_is_kept_with_the_worker_that_it_was_handed_to():
+    """Rule 4: who asked for work is on record with what it got, if it said its name."""
+    flow = Flow()
+    flow.start("A", "B", slots=1)
+    flow.machine.apply(flow.state, TimeAdvanced(), flow.now, slots=1, worker="w-1")
+    assert [(flow[name].attempt, flow[name].worker) for name in ("A-1", "B-1")] == [
+        (1, ""),
+        (1, "w-1"),
+    ]
+
+
+def test_a_caller_that_names_no_slots_is_handed_nothing():
+    """Rule 4: whoever only brings an event cannot be given an attempt to run."""
+    flow = Flow()
+    transition = flow.machine.apply(flow.state, FlowStarted("kind", to("A")), flow.now)
+    assert (transition.effects, flow["A-1"].attempt) == ((), 0)
+
+
+def test_an_abandoned_retry_is_due_at_once():
+    """Rule 4: what it once waited for is over, also when the clock was set back since."""
+    flow = Flow()
+    flow.start("A")
+    flow.fail("A-1")
+    assert begun(flow.advance(-500)) == [("A-1", Phase.EXECUTE, 2)]
+    flow.apply(AttemptAbandoned("A-1", 2), slots=0)
+    assert (flow["A-1"].due_at, flow["A-1"].is_running) == (0.0, False)
+    assert begun(flow.advance(0)) == [("A-1", Phase.EXECUTE, 2)]
+
+
 def test_an_abandoned_retry_keeps_its_place():
     """Rule 4: a later attempt that was abandoned keeps its locks and its total time."""
     flow = Flow(A=ExecutionOptions(locks=("Name",)))
@@ -463,6 +530,7 @@ def test_lost_attempts_fail_together_in_the_order_of_scheduling():
     ]
     assert (flow["R-1"].origin, flow["R-2"].origin) == ("Z-1", "Z-2")
     assert (flow["A-1"].last_failure, flow["A-1"].is_running) == (lost, False)
+    assert flow["A-1"].last_carrier == {}
     assert flow["WaitB-1"].phase is Phase.WAITING
 
 
@@ -532,11 +600,12 @@ ENDINGS: dict[str, Callable[[str, int], Event]] = {
 }
 
 
-def _refused(flow: Flow, event: Event, error: type[DexAgentsError] = StaleAttemptError) -> None:
+def _refused(flow: Flow, event: Event, error: type[DexAgentsError] = StaleAttemptError) -> str:
     before = bytes_of(flow.state)
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         flow.apply(event)
     assert bytes_of(flow.state) == before
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ENDINGS)
@@ -547,7 +616,7 @@ def test_results_of_attempts_that_are_not_current_are_refused(kind):
     flow.fail("A-1")
     flow.advance(1)  # attempt 2 runs
     for name, attempt in (("A-1", 1), ("A-1", 3), ("A-1", 0), ("A-2", 1), ("X-1", 1)):
-        _refused(flow, ENDINGS[kind](name, attempt))
+        assert f"Attempt {attempt} of {name} " in _refused(flow, ENDINGS[kind](name, attempt))
 
 
 @pytest.mark.parametrize("kind", ENDINGS)
@@ -566,7 +635,7 @@ def test_a_result_of_the_other_phase_is_refused():
     """Rule 6: ``execute`` cannot end while ``wait_for`` runs, nor the other way round."""
     flow = Flow()
     flow.start("WaitA")
-    _refused(flow, ENDINGS["execute"]("WaitA-1", 1))
+    assert "Attempt 1 of WaitA-1 " in _refused(flow, ENDINGS["execute"]("WaitA-1", 1))
     flow.wait("WaitA-1", groups=((),))
     _refused(flow, ENDINGS["wait_for"]("WaitA-1", 1))
 
@@ -607,6 +676,14 @@ def test_retries_back_off():
         assert transition.changes.header.wake_at == flow.now + delay
         assert begun(flow.advance(delay - 0.001)) == []
         assert begun_ids(flow.advance(0.001)) == ["A-1"]
+
+
+def test_a_retry_that_is_not_due_holds_up_nothing():
+    """Rule 7: while one waits for its next attempt, those behind it are handed out."""
+    flow = Flow()
+    flow.start("A", "B", slots=1)
+    flow.apply(AttemptFailed("A-1", 1, BROKEN), slots=0)
+    assert begun_ids(flow.advance(0.5)) == ["B-1"]
 
 
 def test_a_retry_after_replaces_the_back_off():
@@ -716,6 +793,16 @@ def test_scarce_slots_go_to_what_was_scheduled_first():
     flow.start("A", "B", "C", slots=1)
     flow.apply(AttemptFailed("A-1", 1, BROKEN), slots=0)
     assert begun_ids(flow.advance(1, slots=2)) == ["A-1", "B-1"]
+
+
+def test_an_execution_has_its_steps_options_until_its_movement_brings_some():
+    """Rule 8: the options in force are the movement's, or else those of the Step."""
+    row, own = ExecutionOptions(execute_timeout=1.0), ExecutionOptions(execute_timeout=2.0)
+    flow = Flow(A=row)
+    flow.start("S")
+    flow.end("S-1", go("A", to("A", None, own)))
+    assert flow.machine.options(flow["A-1"]) is row
+    assert flow.machine.options(flow["A-2"]) is own
 
 
 def test_a_movement_may_bring_options_of_its_own():
@@ -919,7 +1006,7 @@ def test_a_stopped_flow_runs_nothing_more():
     assert transition.effects == (Cancel("A-1", 1), Cancel("WaitB-1", 1))
     assert transition.changes.executions == {"A-1": None, "WaitB-1": None, "C-1": None}
     for event in (TimeAdvanced(), FlowStopped(), RpcReturned("x"), AttemptsLost(BROKEN)):
-        _refused(flow, event, FlowNotActiveError)
+        assert "'flow' is stopped" in _refused(flow, event, FlowNotActiveError)
     for kind in ENDINGS.values():
         _refused(flow, kind("A-1", 1))
 
@@ -1005,6 +1092,17 @@ def test_a_forced_failure_says_its_reason(reason):
     assert flow.state.header.outputs == ()
 
 
+@pytest.mark.parametrize(
+    ("output", "reason"), [(None, ""), (Raw(b'{"code":7}'), '{"code":7}'), (Raw(b"7"), "7")]
+)
+def test_a_forced_failure_may_give_any_reason(output, reason):
+    """A reason that is no text is told as JSON, and none at all as an empty one."""
+    flow = Flow()
+    flow.start("A")
+    flow.end("A-1", ExecutionDecision(close=CloseKind.FORCE_FAIL, output=output))
+    assert flow.state.header.failure == Failure(reason, "")
+
+
 # History, and what is loaded
 
 
@@ -1032,14 +1130,85 @@ def test_the_history_tells_what_happened():
     ]
     assert [entry.at for entry in entries] == [START] * 3 + [START + 1] * 3
     assert [entry.failure for entry in entries[2:4]] == [BROKEN, BROKEN]
+    assert [entry.step_type for entry in entries] == ["", "WaitA", "WaitA", "WaitA", "R", ""]
     assert (entries[4].origin, entries[4].begun_at) == ("WaitA-1", START + 1)
+
+
+def test_the_history_tells_how_long_each_attempt_waited_for_a_worker():
+    """Each line tells when its attempt could have begun, and when it did."""
+    flow = Flow()
+    entries = flow.start("A", slots=0).changes.history
+    flow.advance(3)  # it begins
+    entries += flow.fail("A-1").changes.history  # to be tried again 1 s later
+    flow.advance(5)
+    entries += flow.end("A-1").changes.history
+    assert [(e.event_type, e.scheduled_at, e.begun_at) for e in entries] == [
+        (HistoryEvent.FLOW_STARTED, 0.0, 0.0),
+        (HistoryEvent.ATTEMPT_FAILED, START, START + 3),
+        (HistoryEvent.EXECUTE_COMPLETED, START + 4, START + 8),
+    ]
+
+
+def test_the_history_names_what_an_rpc_cancelled():
+    """The RPC comes first, under its name; then each execution that it cancelled."""
+    flow = Flow()
+    flow.start("A", "B")
+    entries = flow.apply(RpcReturned("drop", cancel_steps=("A",))).changes.history
+    assert [(e.event_type, e.step_type, e.step_execution_id) for e in entries] == [
+        (HistoryEvent.RPC_COMPLETED, "drop", ""),
+        (HistoryEvent.CANCELED, "A", "A-1"),
+    ]
+
+
+def test_a_header_keeps_what_the_start_wrote():
+    """No later event changes the flow's type, nor when it was started."""
+    flow = Flow()
+    flow.start("A")
+    header = flow.advance(5).changes.header
+    assert (header.flow_type, header.started_at, header.version) == ("kind", START, 2)
+
+
+def test_a_loaded_state_goes_on_where_the_stored_one_was():
+    """Rows in any order give the same indexes: Timers fire, and messages and locks are there."""
+    flow = Flow(A=ExecutionOptions(locks=("Name",)))
+    flow.start("WaitT", "WaitC", "A", "B")
+    flow.wait("WaitT-1", TimerWait(START + 5))
+    flow.wait("WaitC-1", ChannelWait("inbox", 3, 3))
+    flow.publish(("inbox", 1), ("inbox", 2))
+    stored = bytes_of(flow.state)
+    queue = flow.state.queues["inbox"].items()
+    executions = reversed(list(flow.state.executions.values()))
+    flow.state = FlowState(
+        flow.state.header, executions, [("inbox", number, payload) for number, payload in queue]
+    )
+    assert [*flow.state.executions] == ["WaitT-1", "WaitC-1", "A-1", "B-1"]
+    assert flow.state.locks == {"Name": "A-1"}
+    assert begun_ids(flow.advance(5)) == ["WaitT-1"]
+    assert begun_ids(flow.publish(("inbox", 3))) == ["WaitC-1"]
+    assert consumed(flow["WaitC-1"]) == [("inbox", 1), ("inbox", 2), ("inbox", 3)]
+    assert bytes_of(flow.state) != stored
+
+
+def test_replayed_changes_lead_to_the_same_state():
+    """What a transition changed, applied to a copy as a store would, gives an equal state."""
+    flow, copy = Flow(), FlowState.absent("flow")
+    for transition in (
+        flow.start("WaitA"),
+        flow.publish(("inbox", 1), ("other", 2)),
+        flow.wait("WaitA-1", ChannelWait("inbox")),
+        flow.end("WaitA-1", go("B")),
+    ):
+        copy.apply(transition.changes)
+    assert copy == flow.state
+    assert ([*copy.executions], copy.queues) == (["B-1"], {"other": {2: Raw(b"2")}})
 
 
 def test_a_state_shows_itself_briefly():
     """A state's ``repr`` names the flow, its version and what its executions do."""
     flow = Flow()
     flow.start("A")
-    assert repr(flow.state) == "<FlowState 'flow' v1 running [A-1:execute#1*]>"
+    flow.apply(RpcReturned("more", next_steps=(to("B"),)), slots=0)
+    assert repr(flow.state) == "<FlowState 'flow' v2 running [A-1:execute#1*, B-1:execute#0]>"
     assert flow.state != "flow"
 
 
@@ -1091,7 +1260,7 @@ def test_a_step_that_the_table_no_longer_has_is_named():
         return Decision.dead_end()
 
     rules = TableRules(FlowTable("Flow", (Step("A", execute),)))
-    with pytest.raises(UndeclaredError, match="Step Gone"):
+    with pytest.raises(UndeclaredError, match=r"execution of Flow used Step Gone"):
         rules.options("Gone")
 
 

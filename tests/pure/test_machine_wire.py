@@ -69,6 +69,10 @@ class Flow:
         everything = (tuple(range(len(conditions))),)
         return self.apply(WaitReturned("A-1", 1, StoredWait(conditions, everything)))
 
+    def wait_for_any(self, *conditions):
+        each = tuple((position,) for position in range(len(conditions)))
+        return self.apply(WaitReturned("A-1", 1, StoredWait(conditions, each)))
+
     def __getitem__(self, execution_id):
         return self.state.executions[execution_id]
 
@@ -195,7 +199,9 @@ def test_a_skipped_timer_has_fired():
     """The wait is over in the same transition, if the Timer was what it lacked."""
     flow = Flow()
     flow.wait(TimerWait(9000.0), ChannelWait("C"))
+    flow.now += 7.0
     assert begun(flow.apply(TimerSkipped("A-1", 0))) == []
+    assert flow["A-1"].wait.conditions == (TimerWait(flow.now), ChannelWait("C"))
     sent = RpcReturned("send", Writes({}, (Published("C", NULL),)))
     assert begun(flow.apply(sent)) == [("A-1", Phase.EXECUTE, 1)]
     assert flow["A-1"].chosen == (0, 1)
@@ -209,6 +215,18 @@ def test_what_is_no_waiting_timer_cannot_be_skipped(execution_id, position):
     rows = msgspec.json.encode(flow.state.executions)
     assert flow.apply(TimerSkipped(execution_id, position)).effects == ()
     assert msgspec.json.encode(flow.state.executions) == rows
+
+
+def test_a_timer_is_skipped_by_its_own_position():
+    """A Channel beside it cannot stand for it, and a Timer after the wait is no more there."""
+    flow = Flow()
+    waits = (ChannelWait("C"), TimerWait(9000.0))
+    flow.wait_for_any(*waits)
+    flow.apply(TimerSkipped("A-1", 0))
+    assert flow["A-1"].wait.conditions == waits
+    assert begun(flow.apply(TimerSkipped("A-1", 1))) == [("A-1", Phase.EXECUTE, 1)]
+    assert flow["A-1"].chosen == (1,)
+    assert flow.apply(TimerSkipped("A-1", 1)).changes.executions == {}
 
 
 def test_messages_are_discarded_before_others_are_published():

@@ -324,7 +324,10 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str]] = {
     "one ID twice in a response": (lambda: _asks("c", "d", "c"), "'c' is used twice"),
     "no tool name": (lambda: _asks("c", name=""), "names no tool"),
     "a tool name that is no text": (lambda: _asks("c", name=None), "names no tool"),
-    "arguments that are no JSON": (lambda: _asks("c", arguments={"x": {1, 2}}), "set is not JSON"),
+    "arguments that are no JSON": (
+        lambda: _asks("c", arguments={"x": {1, 2}}),
+        "arguments of tool call 'c'",
+    ),
     "no policy": (lambda: _asks("c", policy=None), "resolve_tool_policy"),
     "an effect as a policy": (lambda: _asks("c", policy=ToolEffect.READ), "ToolPolicy"),
     "an effect that is plain text": (
@@ -471,7 +474,7 @@ class BadTool(ScriptedRunner):
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        ("plain text", "not str"),
+        ("text", "execute_deferred_tool_call must return ToolExecutionResult, not str."),
         (None, "not NoneType"),
         (ToolExecutionResult(object()), "object is not JSON"),
         (ToolExecutionResult({"a": b"bytes"}), "tool output.a"),

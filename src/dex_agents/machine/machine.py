@@ -591,8 +591,10 @@ def _order(execution: Execution) -> int:
 
 
 def _reason(output: Raw | None) -> str:
-    value = json.decode(output) if output is not None else ""
-    return value if isinstance(value, str) else bytes(output or b"").decode()
+    if output is None:
+        return ""
+    value = json.decode(output)
+    return value if isinstance(value, str) else bytes(output).decode()
 
 
 _HANDLERS = {

@@ -6,6 +6,7 @@ does, everything here is None or off, so that an attempt costs next to nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +22,8 @@ from dex_agents.telemetry.options import TelemetryOptions
 __all__ = ("Sinks",)
 
 S = TypeVar("S")
+
+_LOOK_SECONDS = 0.1
 
 _STAND_INS = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
 
@@ -46,6 +49,21 @@ class Sinks:
         self._meter: _Kept[Meter] = _Kept()
         self._events: _Kept[Logger] = _Kept()
         self._instruments: dict[str, Any] = {}
+        self._silent_until = 0.0
+
+    def are_silent(self) -> bool:
+        """Return whether nothing takes anything of an attempt; looked at now and then.
+
+        So an unwatched attempt costs a look at the clock, and a provider that is
+        set up later is noticed a moment later.
+        """
+        now = time.monotonic()
+        if now < self._silent_until:
+            return True
+        if any(sink is not None for sink in (self.tracer(), self.logger(), self.meter())):
+            return False
+        self._silent_until = now + _LOOK_SECONDS
+        return True
 
     def tracer(self) -> Tracer | None:
         """Return the tracer, or None while nothing traces."""
