@@ -53,9 +53,9 @@ async def _compiled(messages: Sequence[str]) -> float:
     async with (
         DexEmulator() as emulator,
         DexBackend(emulator.address) as backend,
-        backend.worker([table]),
+        backend.worker([table]) as worker,
     ):
-        session = await Bench(backend, runner, AgentSessionClient(backend, table)).paused(
+        session = await Bench(backend, worker, runner, AgentSessionClient(backend, table)).paused(
             "one", messages
         )
         with Stopwatch() as watch:

@@ -74,6 +74,7 @@ class StepHistoryEntry(Struct, frozen=True):
         origin: What scheduled the execution.
         error: Why it failed.
         error_type: The error's qualified class name.
+        worker: Which worker the attempt was handed to; empty where the engine does not tell.
     """
 
     event_type: str
@@ -86,6 +87,7 @@ class StepHistoryEntry(Struct, frozen=True):
     origin: str = ""
     error: str | None = None
     error_type: str | None = None
+    worker: str = ""
 
 
 class StreamMessage(Struct, frozen=True):

@@ -16,6 +16,7 @@ from dex_agents.cli.replay import replay
 from dex_agents.cli.sessions import send, sessions, start, stop
 from dex_agents.cli.showing import show
 from dex_agents.cli.stores import group_store_option
+from dex_agents.cli.tracing import trace
 from dex_agents.cli.watching import events, graph, history
 from dex_agents.cli.worker import worker
 from dex_agents.errors import DexAgentsError
@@ -68,6 +69,7 @@ for _command in (
     reject,
     events,
     history,
+    trace,
     graph,
     stop,
     replay,

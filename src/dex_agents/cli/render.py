@@ -21,6 +21,7 @@ __all__ = (
     "clock_time",
     "console",
     "counted",
+    "duration",
     "error_console",
     "print_fields",
     "print_json",
@@ -71,6 +72,16 @@ def clock_time(at: float) -> str:
 def seconds(length: float) -> str:
     """Return a length of time."""
     return f"{length:.2f} s"
+
+
+def duration(length: float) -> str:
+    """Return a length of time in the units that a person would use."""
+    if length < 60:
+        return seconds(length)
+    minutes, hours, days = length / 60, length / 3600, length / 86400
+    if minutes < 60:
+        return f"{minutes:.1f} min"
+    return f"{hours:.1f} h" if hours < 48 else f"{days:.1f} d"
 
 
 def console() -> Console:

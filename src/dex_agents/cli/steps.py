@@ -11,11 +11,20 @@ from dex_agents.backend import StepHistoryEntry
 from dex_agents.records import AgentEvent, AgentEventType, ToolCallStatus
 from dex_agents.session.notes import EXPIRED_MESSAGE
 
-__all__ = ("StepRow", "answer_of", "describe_steps", "error_text", "retries", "with_type")
+__all__ = (
+    "WHAT",
+    "StepRow",
+    "answer_of",
+    "describe_steps",
+    "error_text",
+    "facts_of",
+    "retries",
+    "with_type",
+)
 
 _WAITED = "step_wait_for_completed"
 _LOST = "step_attempt_failed"
-_WHAT = {"ResumeTurn": "gathered the results", "AwaitUserMessage": "waited for a message"}
+WHAT = {"ResumeTurn": "gathered the results", "AwaitUserMessage": "waited for a message"}
 
 
 class StepRow(Struct, frozen=True):
@@ -100,12 +109,12 @@ def _row(
     entries: Sequence[StepHistoryEntry], told: Sequence[AgentEvent], interrupts: dict[str, str]
 ) -> StepRow:
     last = entries[-1]
-    facts = dict(_facts(told, interrupts))
+    facts = dict(facts_of(told, interrupts))
     failures = [f"attempt {e.final_attempt}: {e.error}" for e in entries if e.event_type == _LOST]
     ended = last.event_type.removeprefix("step_").removeprefix("execute_").replace("_", " ")
     return StepRow(
         step_execution_id=last.step_execution_id,
-        what=facts.get("what", _WHAT.get(last.step_type, "")),
+        what=facts.get("what", WHAT.get(last.step_type, "")),
         attempts=last.final_attempt,
         outcome="; ".join([facts.get("outcome", ended), *failures]),
         scheduled_at=min(entry.scheduled_at for entry in entries if entry.scheduled_at),
@@ -114,7 +123,10 @@ def _row(
     )
 
 
-def _facts(told: Sequence[AgentEvent], interrupts: dict[str, str]) -> Iterable[tuple[str, str]]:
+def facts_of(
+    told: Sequence[AgentEvent], interrupts: Mapping[str, str]
+) -> Iterable[tuple[str, str]]:
+    """Yield what a Step execution did, and what came of it, as its events tell."""
     asked: list[str] = []
     for event in told:
         payload: dict[str, Any] = event.payload

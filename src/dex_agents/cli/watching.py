@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,10 +13,12 @@ from rich.text import Text
 
 from dex_agents.backend import StepHistoryEntry
 from dex_agents.cli.flows import flow_argument, load_flow
+from dex_agents.cli.page import page, write_page
 from dex_agents.cli.render import (
     as_text,
     clock_time,
     console,
+    counted,
     print_json,
     print_table,
     printable,
@@ -25,6 +28,7 @@ from dex_agents.cli.render import (
 from dex_agents.cli.sessions import json_option
 from dex_agents.cli.steps import error_text
 from dex_agents.cli.stores import open_session, store_option
+from dex_agents.cli.tracing import read_timeline
 from dex_agents.client import FollowedEvent
 from dex_agents.records import AgentEventType
 from dex_agents.session import client_table
@@ -47,10 +51,22 @@ def events(session: str, position: str | None, store: str, *, follow: bool, as_j
 
 @click.command()
 @click.argument("session")
+@click.option(
+    "--html",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write every turn as a picture to a page that needs no network.",
+)
 @store_option
 @json_option
-def history(session: str, store: str, *, as_json: bool) -> None:
+def history(session: str, file: Path | None, store: str, *, as_json: bool) -> None:
     """Print what a session's Steps did, with their attempts."""
+    if file is not None:
+        found = asyncio.run(read_timeline(session, store))
+        write_page(file, page(found))
+        click.echo(f"Wrote {counted(len(found.turns), 'turn')} of {session} to {file}.")
+        return
 
     async def run() -> Sequence[StepHistoryEntry]:
         async with open_session(store, session) as client:

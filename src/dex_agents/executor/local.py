@@ -280,4 +280,5 @@ def _history_entry(entry: HistoryEntry) -> StepHistoryEntry:
         origin=entry.origin,
         error=entry.failure.detail if entry.failure else None,
         error_type=entry.failure.error_type if entry.failure else None,
+        worker=entry.worker,
     )

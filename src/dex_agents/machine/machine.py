@@ -551,6 +551,7 @@ class _Step:
                 execution.scheduled_at,
                 execution.begun_at,
                 failure,
+                execution.worker,
             )
         )
         self.changes.history.append(entry)

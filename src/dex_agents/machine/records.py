@@ -241,6 +241,7 @@ class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
         scheduled_at: When it became runnable.
         begun_at: When the attempt began.
         failure: How it failed.
+        worker: Whom the attempt was handed to, if the caller said.
     """
 
     seq: int
@@ -253,6 +254,7 @@ class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
     scheduled_at: float = 0.0
     begun_at: float = 0.0
     failure: Failure | None = None
+    worker: str = ""
 
 
 # Events
