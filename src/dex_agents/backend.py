@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from importlib.metadata import entry_points
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from dex_agents.errors import (
     MissingExtraError,
 )
 from dex_agents.table import FlowTable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 __all__ = (
     "Backend",
@@ -174,7 +177,7 @@ def require_flow_id(flow_id: str) -> None:
 
 def backend_names() -> tuple[str, ...]:
     """Return the names of the installed backends; imports none of them."""
-    return tuple(sorted(entry.name for entry in entry_points(group=ENTRY_POINTS)))
+    return tuple(sorted(entry.name for entry in _offers()))
 
 
 def open_backend(url: str) -> Backend:
@@ -189,7 +192,7 @@ def open_backend(url: str) -> Backend:
         MissingExtraError: The backend needs an extra that is not installed.
     """
     scheme = url.partition(":")[0]
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in _offers():
         if entry.name == scheme:
             try:
                 factory = entry.load()
@@ -199,3 +202,8 @@ def open_backend(url: str) -> Backend:
                 raise MissingExtraError(f"The backend {scheme!r}", scheme) from error
             return factory.from_url(url)  # type: ignore[no-any-return]
     raise BackendNotFoundError(scheme, backend_names())
+
+
+def _offers() -> EntryPoints:
+    """Return the entry points; what reads them takes a while to import, and few need it."""
+    return importlib.import_module("importlib.metadata").entry_points(group=ENTRY_POINTS)  # type: ignore[no-any-return]

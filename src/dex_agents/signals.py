@@ -533,6 +533,12 @@ REDACTION_FAILED = LogEvent(
     "The redaction hook raised; the content was dropped.",
     ("backend", "key", "error_type"),
 )
+FACTS_FAILED = LogEvent(
+    "dex_agents.telemetry.facts_failed",
+    "warning",
+    "A table's description of an attempt raised; the attempt goes on without it.",
+    ("backend", "step_id", "error_type"),
+)
 CONTENT_UNREADABLE = LogEvent(
     "dex_agents.telemetry.content_unreadable",
     "warning",

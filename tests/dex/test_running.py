@@ -1305,19 +1305,6 @@ async def test_nothing_and_false_are_values_too(runs):
     assert seen == [(None, None), (False, 0.0), ((None, "", None), (False,)), None]
 
 
-async def test_facts_that_fail_fail_the_attempt(runs):
-    """A table's own description of an attempt is its author's code like any other."""
-
-    def facts(_step: str, _context: Any, _given: Any) -> Any:
-        raise OddError("no facts")
-
-    table = FlowTable(
-        "Flow", (step("Start", idle, retry=RetryPolicy(max_attempts=1)),), facts=facts
-    )
-    summary = await runs.run(table)
-    assert (summary.status, "no facts" in str(summary.failure)) == ("failed", True)
-
-
 async def test_deep_values_travel_from_a_handler(runs):
     """Nesting to the depth that may be stored works inside a Step, as deep as its stack is."""
     seen: list[Any] = []

@@ -46,7 +46,7 @@ async def main():
             await asyncio.sleep(0.005)
 
 asyncio.run(main())
-loaded = {"dex", "grpc", "opentelemetry.sdk", "pytest", "click"} & set(sys.modules)
+loaded = {"dex", "grpc", "opentelemetry.sdk", "structlog", "pytest", "click"} & set(sys.modules)
 print(sorted(loaded))
 """
 

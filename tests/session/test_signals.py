@@ -9,11 +9,12 @@ from typing import Any
 
 from dex_agents import AgentTurnContext, DeferredToolExecution, ModelCallDetails, signals
 from dex_agents.records import AgentUsage
+from dex_agents.session.observing import SessionFacts
 from dex_agents.telemetry import ContentCapture
 from dex_agents.telemetry.reference import reference
 from dex_agents.testing import ScriptedRunner, ToolRequest
 from tests.session.conftest import OpenEngine
-from tests.session.engine import ASK, ONCE, READ, Engine, Gate
+from tests.session.engine import ASK, ONCE, READ, Engine, Gate, texts
 from tests.session.watching import Watch
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -126,6 +127,23 @@ async def test_everything_that_is_emitted_is_in_the_reference(
         assert {*record.log_record.attributes} <= {*event.keys, *signals.ATTRIBUTES}
     told = {record.log_record.event_name for record in watch.records()}
     assert told == {*records} - {signals.STEP_EXCEPTION.name}
+
+
+async def test_facts_that_fail_harm_nothing(open_engine: OpenEngine, watch: Watch, monkeypatch):
+    """To be watched must not make a session fail; a warning names the Step and the error."""
+
+    def fail(*_: Any) -> Any:
+        raise LookupError("no facts")
+
+    monkeypatch.setattr(SessionFacts, "__call__", fail)
+    engine = await open_engine(telemetry=watch.options())
+    sessions = await engine.serve(ScriptedRunner([["Done."]]))
+    await sessions.start_session("s", "Go")
+    await engine.settle()
+    assert texts(await sessions.get_agent_snapshot("s"))[-1] == "Done."
+    line = watch.lines(signals.FACTS_FAILED)[0]
+    assert (line["step_id"], line["error_type"]) == ("StartAgentSession-1", "LookupError")
+    assert watch.spans("RunModel")
 
 
 async def test_a_cancelled_attempt_is_told(open_engine: OpenEngine, watch: Watch):

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import importlib
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
-import structlog
 from opentelemetry import trace
 from opentelemetry._logs import SeverityNumber
 from opentelemetry.context import attach
@@ -51,7 +53,8 @@ class Telemetry:
 
     def clear(self) -> None:
         """Forget every identifier that is bound in the current context."""
-        structlog.contextvars.clear_contextvars()
+        if "structlog" in sys.modules:  # or nothing can be bound
+            _bound().clear_contextvars()
 
     def begin(
         self, flow_id: str, execution: Execution, describe: Callable[[], AttemptFacts]
@@ -69,7 +72,7 @@ class Telemetry:
         if self.sinks.are_silent():
             return _UNWATCHED
         tracer, logger = self.sinks.tracer(), self.sinks.logger()
-        facts, begun_ns = describe(), time.time_ns()
+        facts, begun_ns = self._facts(execution, describe), time.time_ns()
         if logger is not None:
             _bind(flow_id, execution, facts)
         stretch, is_resumed = self.stretches.enter(flow_id, execution, facts, begun_ns)
@@ -91,6 +94,15 @@ class Telemetry:
         if is_resumed:
             attempt.log(signals.TURN_RESUMED, resumed_from=execution.origin)
         return attempt
+
+    def _facts(self, execution: Execution, describe: Callable[[], AttemptFacts]) -> AttemptFacts:
+        """Return what a table says of an attempt; to be watched must not make it fail."""
+        try:
+            return describe()
+        except Exception as error:  # noqa: BLE001 - an author's code like any other
+            error_type = type(error).__qualname__
+            self.warn(signals.FACTS_FAILED, step_id=execution.id, error_type=error_type)
+            return AttemptFacts()
 
     def rest(self, flow_id: str, *, for_seconds: float = 0.0) -> None:
         """End a flow's stretch: nothing of it is left to do in this process for now.
@@ -388,9 +400,14 @@ class _Unwatched(AttemptTelemetry):
 _UNWATCHED = _Unwatched()
 
 
+def _bound() -> ModuleType:
+    """Return structlog's context variables; imported only once something logs."""
+    return importlib.import_module("structlog.contextvars")
+
+
 def _bind(flow_id: str, execution: Execution, facts: AttemptFacts) -> None:
     worker = {"worker": execution.worker} if execution.worker else {}
-    structlog.contextvars.bind_contextvars(
+    _bound().bind_contextvars(
         session_id=flow_id,
         step_id=execution.id,
         attempt=execution.attempt,

@@ -6,11 +6,11 @@ does, everything here is None or off, so that an attempt costs next to nothing.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-import structlog
 from opentelemetry import _logs, metrics, trace
 from opentelemetry._logs import Logger
 from opentelemetry.metrics import Meter
@@ -95,9 +95,13 @@ class Sinks:
 
     def logger(self) -> Any:
         """Return where log lines go, or None while the application has set nothing up."""
-        if self._options.logger is None and structlog.is_configured():
+        if self._options.logger is not None:
+            return self._options.logger
+        # Who has not even imported structlog has not configured it; importing it takes a while.
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
             return structlog.get_logger(INSTRUMENTATION)
-        return self._options.logger
+        return None
 
     def record(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
         """Record a value of a metric; from any thread."""
