@@ -112,9 +112,9 @@ class Handlers:
             seen = DexStepContext(context, self._table, self._definitions, self._clock)
             step_input = from_wire(sent, row.input, f"input of {seen.step_execution_id}")
             watched = self._begin(row, phase, context, seen, step_input)
-            if watched.carrier():
-                await seen.heartbeat()  # so that a next attempt can link to this one
             try:
+                if watched.carrier():
+                    await seen.heartbeat()  # so that a next attempt can link to this one
                 translated = translate(row, seen, await handler(seen, step_input))
             except asyncio.CancelledError as error:
                 if self._is_abandoned:
