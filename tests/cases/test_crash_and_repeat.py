@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from dex_agents import AgentTurnContext, DeferredToolExecution
-from dex_agents.executor import Commit, Executor
+from dex_agents.executor import Commit
 from dex_agents.testing import ToolRequest, wait_for_agent_snapshot, wait_until
 from tests.cases.agent import (
     UNKNOWN,
@@ -27,7 +27,7 @@ from tests.cases.agent import (
     until,
 )
 from tests.cases.conftest import Site
-from tests.session.engine import Engine, Gate, texts
+from tests.session.engine import Engine, Gate, drop_dead, texts
 
 real_workers = pytest.mark.timeout(120)
 no_worker_waits = pytest.mark.pulling("a listening worker that is not there costs an attempt")
@@ -370,18 +370,6 @@ class Severed:
             self._write(structs.replace(commit, done=lambda _: None))
 
 
-async def drop_dead(engine: Engine, worker: Executor) -> None:
-    """End a worker as SIGKILL would: it writes nothing more, and its lease ends."""
-    for task in worker._tasks:
-        task.cancel()
-    for handle in list(worker._handles.values()):
-        handle.close()
-    worker._handles.clear()
-    released = asyncio.Event()
-    engine.backend._store.release(worker.worker, lambda _: released.set())
-    await released.wait()
-
-
 @pytest.mark.local("on Dex the store is the server's, which the worker's death does not touch")
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after it"])
 async def test_c10_no_commit_can_be_half_lost(engine: Engine, is_written: bool):
@@ -397,7 +385,7 @@ async def test_c10_no_commit_can_be_half_lost(engine: Engine, is_written: bool):
         calls = (await sessions.get_agent_snapshot(session)).tool_calls
         final = {each.tool_name for each in calls if each.is_final}
         before = agent.runs(session)
-        await drop_dead(engine, engine.workers[-1])
+        await drop_dead(engine.backend, engine.workers[-1])
         if severed.commits < number:
             break
         await serve(engine, agent)

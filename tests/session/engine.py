@@ -203,6 +203,18 @@ async def open_dex(name: str, **options: Any) -> AsyncIterator[DexEngine]:
                 await engine.retire()
 
 
+async def drop_dead(backend: LocalBackend, worker: Executor) -> None:
+    """End a worker as SIGKILL would: it writes nothing more, and its lease ends."""
+    for task in worker._tasks:
+        task.cancel()
+    for handle in list(worker._handles.values()):
+        handle.close()
+    worker._handles.clear()
+    released = asyncio.Event()
+    backend._store.release(worker.worker, lambda _: released.set())
+    await released.wait()
+
+
 async def events_of(sessions: AgentSessionClient, session_id: str = "s") -> list[AgentEvent]:
     """Return the events of a session that count, oldest first."""
     return [each.event for each in await followed(sessions, session_id)]

@@ -26,6 +26,13 @@ ROOTS = ("dex_agents", "dex_agents_memory", "dex_agents_sqlite")
 
 RUN = """
 import asyncio, sys
+
+class NoSdk:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("opentelemetry.sdk"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NoSdk())  # as if it were not installed
 from dex_agents import AgentSessionClient, open_backend, session_table
 from dex_agents import FrameworkMessage, MessageRole, TurnCompleted
 

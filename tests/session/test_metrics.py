@@ -17,7 +17,7 @@ from dex_agents import (
 )
 from dex_agents.testing import ScriptedRunner, ToolRequest
 from tests.session.conftest import OpenEngine
-from tests.session.engine import ASK, ONCE, READ, Engine
+from tests.session.engine import ASK, ONCE, READ, Engine, Gate, drop_dead, texts
 from tests.session.watching import Watch
 
 POLICIES = {"look": READ, "pay": ASK, "once": ONCE}
@@ -203,6 +203,30 @@ async def test_sessions_at_work_come_back_to_none(engine: Engine, watch: Watch):
     (calls,) = watch.points(signals.TOOL_CALLS).values()
     (inferences,) = watch.points(signals.INFERENCE_CALLS).values()
     assert (calls.sum, inferences.sum) == (4, 4)
+
+
+@pytest.mark.local("the engine of Dex looks after its own workers")
+async def test_sessions_taken_over_from_the_dead(engine: Engine, watch: Watch):
+    """Once for each; what the dead worker was doing is a failed attempt, then another."""
+    gate = Gate()
+
+    async def held(call: DeferredToolExecution) -> str:
+        if call.attempt == 1:
+            await gate.pass_through()
+        return ""
+
+    runner = ScriptedRunner([[[ToolRequest("look")], "ok"]], {"look": held})
+    sessions = await engine.serve(runner, tool_policies=POLICIES)
+    await sessions.start_session("s", "a")
+    await engine.settle()
+    await gate.reached.wait()
+    await drop_dead(engine.backend, engine.workers[0])
+    await engine.serve(runner, tool_policies=POLICIES)
+    await engine.advance(60)
+    assert texts(await sessions.get_agent_snapshot("s"))[-1] == "ok"
+    assert watch.total(signals.LEASE_TAKEOVERS) == 1
+    assert len(watch.lines(signals.SESSION_TAKEN_OVER)) == 1
+    assert [s.attributes[signals.STEP_ATTEMPT] for s in watch.spans("CallTool")] == [1, 2]
 
 
 @pytest.mark.local("Dex does not tell when an attempt could have begun")
