@@ -15,6 +15,7 @@ from dex_agents.executor import (
     CommitConflict,
     Done,
     StoredEvent,
+    StreamAppend,
     Transact,
 )
 from dex_agents.machine import Changes, Execution, FlowHeader, FlowState, FlowStatus, HistoryEntry
@@ -125,12 +126,15 @@ class MemoryStore:
         version = flow.header.version if flow.header is not None else 0
         is_new = version == 0
         is_owner = is_new or flow.owner == commit.owner
-        is_next = commit.changes.header.version == version + 1
+        is_next = commit.changes[0].header.version == version + 1
         if commit.lineage.is_broken or not is_next or not is_owner:
             commit.finish(CommitConflict())
             return
         flow.owner = commit.owner
-        self._write(flow, commit.changes)
+        for changes in commit.changes:
+            self._write(flow, changes)
+        for message in commit.streamed:
+            self.append(commit.flow_id, message)
         commit.finish(None)
 
     def transact(self, flow_id: str, transact: Transact, done: Done) -> None:
@@ -148,19 +152,19 @@ class MemoryStore:
             self._write(flow, changes)
         done(None)
 
-    def append(self, flow_id: str, stream: str, payload: bytes, capacity_bytes: int) -> None:
+    def append(self, flow_id: str, message: StreamAppend) -> None:
         """Append a Stream message."""
         flow = self._flows[flow_id]
-        events = flow.streams.setdefault(stream, [])
-        events.append(StoredEvent(flow.next_position, payload))
+        events = flow.streams.setdefault(message.stream, [])
+        events.append(StoredEvent(flow.next_position, message.payload))
         flow.next_position += 1
-        size = flow.stream_sizes.get(stream, 0) + len(payload)
+        size = flow.stream_sizes.get(message.stream, 0) + len(message.payload)
         surplus = 0
-        while size > capacity_bytes and surplus < len(events) - 1:
+        while size > message.capacity_bytes and surplus < len(events) - 1:
             size -= len(events[surplus].payload)
             surplus += 1
         del events[:surplus]
-        flow.stream_sizes[stream] = size
+        flow.stream_sizes[message.stream] = size
         self.changed.notify()
 
     def _write(self, flow: _Flow, changes: Changes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -69,16 +69,20 @@ def read_history(connection: apsw.Connection, flow_id: str) -> list[HistoryEntry
     return [decode(row[0], HistoryEntry, "history entry") for row in rows]
 
 
-def write_changes(connection: apsw.Connection, changes: Changes, owner: str | None) -> bool:
-    """Write a transition's changes; return False, and nothing is written, when it is too late.
+def write_changes(
+    connection: apsw.Connection, transitions: Sequence[Changes], owner: str | None
+) -> bool:
+    """Write what transitions changed; return False, and nothing is written, when it is too late.
 
     Args:
         connection: Inside a write transaction.
-        changes: The changes.
+        transitions: What each of them changed; a row is written once, as the last one left it.
         owner: The worker that must own the flow, or None for a change by a client.
     """
-    if not _write_header(connection, changes.header, owner):
+    stored_version = transitions[0].header.version - 1
+    if not _write_header(connection, transitions[-1].header, stored_version, owner):
         return False
+    changes = transitions[0] if len(transitions) == 1 else _together(transitions)
     flow_id = changes.header.flow_id
     execute = connection.execute
     for execution_id, execution in changes.executions.items():
@@ -101,9 +105,26 @@ def write_changes(connection: apsw.Connection, changes: Changes, owner: str | No
     return True
 
 
-def _write_header(connection: apsw.Connection, header: FlowHeader, owner: str | None) -> bool:
+def _together(transitions: Sequence[Changes]) -> Changes:
+    """Return what transitions changed in all."""
+    all_ = Changes(transitions[-1].header)
+    for changes in transitions:
+        all_.executions.update(changes.executions)
+        all_.attributes.update(changes.attributes)
+        for key, payload in changes.messages.items():
+            if payload is None and key in all_.messages:
+                del all_.messages[key]  # it came and went
+            else:
+                all_.messages[key] = payload
+        all_.history += changes.history
+    return all_
+
+
+def _write_header(
+    connection: apsw.Connection, header: FlowHeader, stored_version: int, owner: str | None
+) -> bool:
     values: tuple[Any, ...]
-    if header.version == 1:
+    if not stored_version:
         query = "insert_flow"
         values = (
             header.flow_id,
@@ -123,7 +144,7 @@ def _write_header(connection: apsw.Connection, header: FlowHeader, owner: str | 
             header.wake_at,
             encode(header),
             header.flow_id,
-            header.version - 1,
+            stored_version,
         )
         values = values if owner is None else (*values, owner)
     connection.execute(QUERIES[query], values)

@@ -20,6 +20,7 @@ from dex_agents.executor import (
     Done,
     StepWatch,
     StoredEvent,
+    StreamAppend,
     Transact,
 )
 from dex_agents.machine import FlowHeader, FlowState, HistoryEntry
@@ -189,6 +190,7 @@ class SqliteStore:
             if is_broken or not write_changes(connection, commit.changes, commit.owner):
                 commit.lineage.is_broken = True  # before the next one of this group is written
                 raise CommitConflict
+            self._streams.write(connection, [(commit.flow_id, each) for each in commit.streamed])
 
         self._add(write, commit.finish)
 
@@ -198,17 +200,17 @@ class SqliteStore:
         def write(connection: apsw.Connection) -> None:
             state = load_state(connection, flow_id) or FlowState.absent(flow_id)
             changes = transact(state, SqliteAttributes(connection, flow_id))
-            if changes is not None and not write_changes(connection, changes, None):
+            if changes is not None and not write_changes(connection, [changes], None):
                 # Nobody writes between the reading and the writing of one transaction.
                 reason = f"what it says of session {flow_id!r} contradicts itself"
                 raise StoreCorruptError(str(self._path), reason)
 
         self._add(write, done)
 
-    def append(self, flow_id: str, stream: str, payload: bytes, capacity_bytes: int) -> None:
+    def append(self, flow_id: str, message: StreamAppend) -> None:
         """Queue a Stream message; it rides along with the next commit, or follows shortly."""
         if self._is_open:
-            self._streams.append(flow_id, stream, payload, capacity_bytes)
+            self._streams.append(flow_id, message)
 
     def _add(self, write: Callable[[apsw.Connection], None], done: Done) -> None:
         if not self._is_open:

@@ -6,6 +6,7 @@ import asyncio
 
 import apsw
 
+from dex_agents.executor import StreamAppend
 from dex_agents_sqlite.sql import QUERIES
 from dex_agents_sqlite.writer import Operation, Writer
 
@@ -26,15 +27,13 @@ class StreamBuffer:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._messages: list[tuple[str, str, bytes]] = []
-        self._capacities: dict[tuple[str, str], int] = {}
+        self._messages: list[tuple[str, StreamAppend]] = []
         self._sizes: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def append(self, flow_id: str, stream: str, payload: bytes, capacity_bytes: int) -> None:
-        """Take a message."""
-        self._messages.append((flow_id, stream, payload))
-        self._capacities[flow_id, stream] = capacity_bytes
+    def append(self, flow_id: str, message: StreamAppend) -> None:
+        """Take a message of a flow."""
+        self._messages.append((flow_id, message))
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FOLLOW_SECONDS, self.flush)
@@ -46,25 +45,29 @@ class StreamBuffer:
             self._timer = None
         if self._messages:
             messages, self._messages = self._messages, []
-            self._writer.add(Operation(lambda c: self._write(c, messages), _lose))
+            self._writer.add(Operation(lambda c: self.write(c, messages), _lose))
 
-    def _write(self, connection: apsw.Connection, messages: list[tuple[str, str, bytes]]) -> None:
-        connection.executemany(QUERIES["append_stream"], messages)
+    def write(self, connection: apsw.Connection, messages: list[tuple[str, StreamAppend]]) -> None:
+        """Write messages of flows at once, inside a transaction."""
+        rows = [(flow_id, message.stream, message.payload) for flow_id, message in messages]
+        connection.executemany(QUERIES["append_stream"], rows)
         grown: dict[tuple[str, str], int] = {}
-        for flow_id, stream, payload in messages:
+        for flow_id, stream, payload in rows:
             grown[flow_id, stream] = grown.get((flow_id, stream), 0) + len(payload)
-        for key, size in grown.items():
+        capacities = {(flow_id, each.stream): each.capacity_bytes for flow_id, each in messages}
+        for key, capacity in capacities.items():
             known = self._sizes.get(key)
-            total = self._measure(connection, key) if known is None else known + size
+            total = self._measure(connection, key) if known is None else known + grown[key]
             self._sizes[key] = total
-            if total > self._capacities[key]:
-                self._trim(connection, key, total)
+            if total > capacity:
+                self._trim(connection, key, total, capacity * _SLACK)
 
     def _measure(self, connection: apsw.Connection, key: tuple[str, str]) -> int:
         return int(connection.execute(QUERIES["stream_size"], key).get)
 
-    def _trim(self, connection: apsw.Connection, key: tuple[str, str], total: int) -> None:
-        wanted = self._capacities[key] * _SLACK
+    def _trim(
+        self, connection: apsw.Connection, key: tuple[str, str], total: int, wanted: float
+    ) -> None:
         newest = last = 0
         rows = list(connection.execute(QUERIES["oldest_stream_messages"], key))
         newest = rows[-1][0]

@@ -102,12 +102,14 @@ ROWS = (
 )
 _WITH_EFFECT = ("RunModel", "CallTool", "CallSingleAttemptTool")
 _NOT_ON_DEX = ("after the start marker",)
+_ONLY_WITH_EFFECT = ("after the start marker", "after the effect")
 
 
 def points(engine: str, row: Row) -> tuple[str, ...]:
     """Return the points that a Step has on an engine."""
-    found = (each for each in POINTS if each != "after the effect" or row.step in _WITH_EFFECT)
-    return tuple(each for each in found if engine != "Dex" or each not in _NOT_ON_DEX)
+    if row.step in _WITH_EFFECT:
+        return tuple(each for each in POINTS if engine != "Dex" or each not in _NOT_ON_DEX)
+    return tuple(each for each in POINTS if each not in _ONLY_WITH_EFFECT)
 
 
 async def cells(engine: str, row: Row, folder: Path) -> dict[str, str]:
@@ -332,14 +334,16 @@ _PREAMBLE = (
     "",
     "- *before the hand-out*: the attempt is decided on, and not durable yet;",
     "- *after the start marker*: that it began is durable, and its handler is not called yet. A",
-    "  worker on Dex has no such moment: the engine records that it handed a call out;",
+    "  worker on Dex has no such moment: the engine records that it handed a call out. Nor has",
+    "  an inline Step, one that calls no runner, on SQLite: it begins and ends in one commit;",
     "- *in the handler*: where a runner is called, before it does anything;",
     "- *after the effect*: the model or the tool has run, and nothing of it is recorded. Steps",
     "  that call no runner have no effect;",
     "- *before the commit*: the handler has returned;",
     "- *after the commit*: its result is durable (on Dex: has reached the engine), and nothing",
     "  that follows has begun;",
-    "- *before the next Step*: the next handler is called.",
+    "- *before the next Step*: the next handler is called. On SQLite that of an inline Step is",
+    "  called before the commit, of which it is a part.",
     "",
     "Dex means the [emulator](dex-emulator.md) with a worker that pulls. Where the engine is the",
     "one who kills, it goes on once it has seen that the worker is gone. A call that it hands to",

@@ -117,14 +117,16 @@ def _watch_commits(backend: Any, bomb: Bomb) -> None:
             after is not None
             and after.is_running
             and (after.step, after.phase) == (bomb.step, bomb.phase)
-            for after in given.changes.executions.values()
+            for changes in given.changes
+            for after in changes.executions.values()
         )
         ends = any(
             entry.event_type in _ENDED
             and entry.step_type == bomb.step
             and (entry.event_type is HistoryEvent.EXECUTE_COMPLETED)
             == (bomb.phase is Phase.EXECUTE)
-            for entry in given.changes.history
+            for changes in given.changes
+            for entry in changes.history
         )
         if hands_out:
             bomb.at("before the hand-out")

@@ -305,13 +305,13 @@ def what_ran_elsewhere_counts_as_never_begun(patch):
 def an_attempt_begins_before_it_is_durable(patch):
     def take(method, self, entry):
         method(self, entry)
-        if entry.transition is not None and entry.begun:
+        if entry.changes and entry.begun:
             self._perform(entry)
 
     around(patch, FlowHandle, "_take", take)
 
 
-@defect("nothing_escapes")
+@defect("history_is_complete")
 def a_commit_follows_one_that_was_refused(patch):
     class Unbroken:
         is_broken = property(lambda _: False, lambda *_: None)
@@ -337,12 +337,20 @@ def a_refused_result_is_an_error(patch):
 
 
 @defect("history_is_complete")
+def a_commit_ends_with_its_first_transition(patch):
+    def commit(method, self, commit):
+        method(self, replace(commit, changes=commit.changes[:1]))
+
+    around(patch, MemoryStore, "commit", commit)
+
+
+@defect("history_is_complete")
 def a_store_forgets_the_fence(patch):
     def commit(method, self, commit):
         flow = self._flows.get(commit.flow_id)
         if flow is not None and flow.header is not None:
             flow.owner = commit.owner
-            flow.header = replace(flow.header, version=commit.changes.header.version - 1)
+            flow.header = replace(flow.header, version=commit.changes[0].header.version - 1)
         method(self, commit)
 
     around(patch, MemoryStore, "commit", commit)

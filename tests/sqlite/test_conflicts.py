@@ -36,18 +36,18 @@ async def test_what_follows_a_refused_commit_is_refused(tmp_path):
     await other.open()
     mine.renew("me", 60)
     lineage = Lineage()
-    mine.commit(Commit("f", "me", changes(1, 1), lineage, told(outcomes, "start")))
+    mine.commit(Commit("f", "me", [changes(1, 1)], lineage, told(outcomes, "start")))
     await wait_until("the start", lambda: "start" in outcomes)
     other.transact("f", lambda state, reader: changes(2, 2), told(outcomes, "theirs"))
     await wait_until("theirs", lambda: "theirs" in outcomes)
 
-    mine.commit(Commit("f", "me", changes(2, 2), lineage, told(outcomes, "first")))
-    mine.commit(Commit("f", "me", changes(3, 3), lineage, told(outcomes, "second")))
+    mine.commit(Commit("f", "me", [changes(2, 2)], lineage, told(outcomes, "first")))
+    mine.commit(Commit("f", "me", [changes(3, 3)], lineage, told(outcomes, "second")))
     await wait_until("second", lambda: "second" in outcomes)
-    mine.commit(Commit("f", "me", changes(3, 3), lineage, told(outcomes, "third")))
+    mine.commit(Commit("f", "me", [changes(3, 3)], lineage, told(outcomes, "third")))
     await wait_until("third", lambda: "third" in outcomes)
     stored = mine.load("f")
-    mine.commit(Commit("f", "me", changes(3, 3), Lineage(), told(outcomes, "fresh")))
+    mine.commit(Commit("f", "me", [changes(3, 3)], Lineage(), told(outcomes, "fresh")))
     await wait_until("fresh", lambda: "fresh" in outcomes)
 
     assert (outcomes["start"], outcomes["theirs"], outcomes["fresh"]) == (None, None, None)
@@ -65,7 +65,7 @@ async def test_a_claim_renews_the_lease(tmp_path):
     outcomes, claimed = {}, {}
     await mine.open()
     await other.open()
-    mine.commit(Commit("f", "me", changes(1, 1), Lineage(), told(outcomes, "start")))
+    mine.commit(Commit("f", "me", [changes(1, 1)], Lineage(), told(outcomes, "start")))
     await wait_until("the start", lambda: "start" in outcomes)
     for name, store in (("first", mine), ("second", other)):
         store.claim(name, 60.0, ["T"], 1, lambda flows, name=name: claimed.update({name: flows}))

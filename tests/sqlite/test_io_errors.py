@@ -124,6 +124,7 @@ async def test_a_result_outlives_a_disk_that_fails(tmp_path, disk, operation):
     table = writing_flow(effects, fail)
     async with SqliteBackend(tmp_path / "s.db") as backend, backend.worker([table]):
         sessions = AgentSessionClient(backend, table)
+        backend._store._writes.pragma("cache_size", 0)  # so that every commit reads
         await sessions.start_session("a", "write")
         await wait_until("some failures", lambda: disk.failures > 2)
         disk.broken.clear()

@@ -80,7 +80,7 @@ class Storage:
             Commit(
                 run.record.run_id,
                 _OWNER,
-                changes,
+                [changes],
                 run.lineage,
                 lambda error: _end(durable, error),
             )

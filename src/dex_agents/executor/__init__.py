@@ -15,6 +15,7 @@ from dex_agents.executor.store import (
     Lineage,
     Store,
     StoredEvent,
+    StreamAppend,
     Transact,
 )
 
@@ -33,6 +34,7 @@ __all__ = (
     "StepWatch",
     "Store",
     "StoredEvent",
+    "StreamAppend",
     "SystemClock",
     "Transact",
     "VirtualClock",

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import NoneType
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Raw
 
@@ -17,6 +17,7 @@ from dex_agents.errors import EncodingError
 from dex_agents.executor.attributes import AttributeView
 from dex_agents.executor.clock import Clock
 from dex_agents.executor.contexts import AttemptContext, encoded
+from dex_agents.executor.store import StreamAppend
 from dex_agents.machine import (
     AttemptFailed,
     ChannelWait,
@@ -63,7 +64,7 @@ class Attempt:
         view: The Attributes that it sees; the attempt closes it.
         clock: Says when Timers fire; its steady one measures timeouts.
         telemetry: Watches the attempt.
-        append: Appends to a Stream: ``(stream, payload)``, in the loop's thread.
+        append: Takes what goes to a Stream, in the loop's thread.
         report: Told the event that ends the attempt; None when it was cancelled.
     """
 
@@ -77,7 +78,7 @@ class Attempt:
         view: AttributeView,
         clock: Clock,
         telemetry: Telemetry,
-        append: Callable[[Stream[Any], bytes], None],
+        append: Callable[[StreamAppend], None],
         report: Callable[[Attempt, Event | None], None],
     ) -> None:
         self.execution = execution
@@ -103,6 +104,20 @@ class Attempt:
     def start(self, context: contextvars.Context) -> None:
         """Begin in a task with a copy of this context of variables."""
         self._task = self._loop.create_task(self._run(), context=context.copy())
+
+    def run(self, context: contextvars.Context) -> None:
+        """Run from beginning to end, here and now, with a copy of this context of variables."""
+        call = self._run()
+        try:
+            context.copy().run(call.send, None)
+        except (StopIteration, asyncio.CancelledError):
+            return  # a cancellation from within the handler has failed its attempt
+        except BaseException as error:  # noqa: BLE001 - the end of this process
+            self._loop.call_soon(_raise, error)  # once the transition that it is a part of is made
+            return
+        detail = f"{self._row.name} is inline, and its handler waits for something."
+        self._fail(Failure(detail, "dex_agents.InlineStepWaits"))
+        call.close()
 
     @property
     def deadline(self) -> float:
@@ -145,14 +160,15 @@ class Attempt:
 
     def write(self, stream: Stream[Any], payload: bytes) -> None:
         """Append to a Stream, from any thread."""
+        message = StreamAppend(stream.name, payload, stream.capacity_bytes)
         if threading.get_ident() == self._thread:
-            self._write(stream, payload)
+            self._write(message)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._write, stream, payload)
+            self._loop.call_soon_threadsafe(self._write, message)
 
-    def _write(self, stream: Stream[Any], payload: bytes) -> None:
+    def _write(self, message: StreamAppend) -> None:
         self.beat()
-        self._append(stream, payload)
+        self._append(message)
 
     @contextmanager
     def keep_alive(self, seconds: float) -> Iterator[None]:  # noqa: ARG002 - see check
@@ -267,6 +283,10 @@ def failure_of(error: BaseException) -> Failure:
     except Exception:  # noqa: BLE001 - a broken __str__ must not break the error path
         detail = tp.__name__
     return Failure(detail, name)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def scheduled_step(table: FlowTable, movement: Movement) -> ScheduledStep:

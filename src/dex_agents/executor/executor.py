@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dex_agents import signals
 from dex_agents.errors import (
@@ -22,7 +22,7 @@ from dex_agents.errors import (
 from dex_agents.executor.attempt import Attempt
 from dex_agents.executor.clock import Alarm, StepWatch
 from dex_agents.executor.handle import FlowHandle, Served
-from dex_agents.executor.store import LONGEST_LEASE_SECONDS, Store
+from dex_agents.executor.store import LONGEST_LEASE_SECONDS, Store, StreamAppend
 from dex_agents.executor.watchdog import Watchdog
 from dex_agents.machine import (
     Event,
@@ -33,7 +33,7 @@ from dex_agents.machine import (
     Machine,
     TableRules,
 )
-from dex_agents.table import FlowTable, Stream
+from dex_agents.table import FlowTable
 from dex_agents.telemetry import Telemetry
 
 __all__ = ("Executor",)
@@ -315,8 +315,37 @@ class Executor:
 
     def begin(self, handle: FlowHandle, execution: Execution) -> Attempt:
         """Start an attempt."""
-        served = self._served[handle.state.header.flow_type]
-        attempt = Attempt(
+        attempt = self._attempt(
+            handle,
+            execution,
+            partial(self.store.append, handle.flow_id),
+            partial(self._report, handle),
+        )
+        self._watchdog.add(attempt)
+        attempt.start(self._context)
+        return attempt
+
+    def run_inline(
+        self, handle: FlowHandle, execution: Execution, append: Callable[[StreamAppend], None]
+    ) -> Event:
+        """Run an attempt here and now; return what came of it."""
+        events: list[Event | None] = []
+        attempt = self._attempt(
+            handle, execution, append, lambda _attempt, event: events.append(event)
+        )
+        attempt.run(self._context)
+        assert events[0] is not None  # only a cancellation from without leaves an attempt unsaid
+        return events[0]
+
+    def _attempt(
+        self,
+        handle: FlowHandle,
+        execution: Execution,
+        append: Callable[[StreamAppend], None],
+        report: Callable[[Attempt, Event | None], None],
+    ) -> Attempt:
+        served = handle.served
+        return Attempt(
             table=served.table,
             execution=execution,
             options=served.machine.options(execution),
@@ -324,15 +353,9 @@ class Executor:
             view=handle.attributes.view(),
             clock=self.store.clock,
             telemetry=self._telemetry,
-            append=partial(self._append, handle.flow_id),
-            report=partial(self._report, handle),
+            append=append,
+            report=report,
         )
-        self._watchdog.add(attempt)
-        attempt.start(self._context)
-        return attempt
-
-    def _append(self, flow_id: str, stream: Stream[Any], payload: bytes) -> None:
-        self.store.append(flow_id, stream.name, payload, stream.capacity_bytes)
 
     def _report(self, handle: FlowHandle, attempt: Attempt, event: Event | None) -> None:
         self._watchdog.remove(attempt)

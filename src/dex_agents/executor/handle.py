@@ -23,13 +23,15 @@ from dex_agents.errors import DexAgentsError, StaleAttemptError, StoreError
 from dex_agents.executor.attempt import Attempt
 from dex_agents.executor.attributes import Attributes
 from dex_agents.executor.clock import Alarm
-from dex_agents.executor.store import Commit, CommitConflict, Lineage, Store
+from dex_agents.executor.store import Commit, CommitConflict, Lineage, Store, StreamAppend
 from dex_agents.machine import (
     AttemptAbandoned,
     AttemptFailed,
     AttemptsLost,
     Begin,
     Cancel,
+    Changes,
+    Effect,
     Event,
     Execution,
     Failure,
@@ -38,7 +40,6 @@ from dex_agents.machine import (
     Machine,
     Phase,
     TimeAdvanced,
-    Transition,
 )
 from dex_agents.table import FlowTable
 
@@ -51,6 +52,9 @@ T = TypeVar("T")
 _RETRY_SECONDS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """The delays before a refused store is tried again; the last one repeats."""
 
+_MOST_INLINE = 64
+"""After so many transitions in a row, inline Steps are handed out, so that others get a turn."""
+
 
 class Served:
     """A table together with the machine that drives its flows."""
@@ -58,6 +62,7 @@ class Served:
     def __init__(self, table: FlowTable, machine: Machine) -> None:
         self.table = table
         self.machine = machine
+        self.inline_steps = frozenset(step.name for step in table.steps if step.is_inline)
 
 
 class Owner(Protocol):
@@ -84,6 +89,12 @@ class Owner(Protocol):
 
     def begin(self, handle: FlowHandle, execution: Execution) -> Attempt:
         """Start an attempt."""
+        ...
+
+    def run_inline(
+        self, handle: FlowHandle, execution: Execution, append: Callable[[StreamAppend], None]
+    ) -> Event:
+        """Run an attempt here and now; return what came of it."""
         ...
 
     def refused(self, handle: FlowHandle, error: DexAgentsError) -> None:
@@ -114,18 +125,21 @@ class _Entry:
         subject: The attempt that it reports of.
         is_finding: Whether it only says what fresh state showed, which the next fresh
             state may contradict.
-        begun: How many attempts it handed out.
+        changes: What it changed, a transition each; none before it was applied.
+        effects: What is to be done once that is durable.
+        begun: How many attempts it hands out then.
     """
 
     __slots__ = (
         "begun",
+        "changes",
         "decide",
+        "effects",
         "error",
         "future",
         "is_finding",
         "result",
         "subject",
-        "transition",
     )
 
     def __init__(
@@ -143,7 +157,8 @@ class _Entry:
         self.begun = 0
         self.result: Any = None
         self.error: Exception | None = None
-        self.transition: Transition | None = None
+        self.changes: list[Changes] = []
+        self.effects: list[Effect] = []
 
     def refuse(self, error: BaseException) -> bool:
         """Tell whoever waits; return False when nobody does."""
@@ -166,7 +181,7 @@ class FlowHandle:
     def __init__(self, owner: Owner, served: Served, state: FlowState) -> None:
         self._owner = owner
         self._store = owner.store
-        self._machine = served.machine
+        self.served = served
         self.flow_id = state.header.flow_id
         self.state = state
         self.durable_version = state.header.version
@@ -256,12 +271,12 @@ class FlowHandle:
         if self._is_behind:
             self._entries.append(entry)  # applied when fresh state has been loaded
             return
-        entry.transition = entry.error = None
+        entry.changes, entry.effects, entry.error = [], [], None
         try:
             self._apply(entry)
         except Exception as error:  # noqa: BLE001 - for whoever waits for it
             entry.error = error
-        if entry.transition is not None:
+        if entry.changes:
             return
         if self._entries:
             self._entries.append(entry)  # what it was decided on may still be refused
@@ -282,26 +297,55 @@ class FlowHandle:
         event, entry.result = entry.decide(self)
         if event is None:
             return
-        now = self._applied_at = self._store.clock.now()
-        owner = self._owner
-        transition = self._machine.apply(self.state, event, now, owner.free_slots(), owner.worker)
-        entry.transition = transition
-        entry.begun = sum(isinstance(effect, Begin) for effect in transition.effects)
-        self._owner.take_slots(entry.begun)
+        streamed: list[StreamAppend] = []
+        inline = self._advance(entry, event)
+        while inline:
+            execution = inline.popleft()
+            self._owner.return_slots(1)
+            if self.state.executions.get(execution.id) is execution:  # not cancelled since
+                result = self._owner.run_inline(self, execution, streamed.append)
+                inline += self._advance(entry, result)
         if self.state.runnable and self._owner.free_slots() <= 0:
             self._owner.starve(self)
-        self.attributes.write(transition.changes.attributes)
         self._entries.append(entry)
         self._in_store += 1
         self._store.commit(
             Commit(
                 self.flow_id,
                 self._owner.worker,
-                transition.changes,
+                entry.changes,
                 self._lineage,
                 partial(self._committed, entry),
+                streamed,
             )
         )
+
+    def _advance(self, entry: _Entry, event: Event) -> deque[Execution]:
+        """Make a transition in memory; return the attempts to run before it is stored.
+
+        They are those of inline Steps, except in a flow that is just being taken over:
+        should such a Step bring its worker down, the next worker counts the attempt.
+        """
+        owner = self._owner
+        now = self._applied_at = self._store.clock.now()
+        transition = self.served.machine.apply(
+            self.state, event, now, owner.free_slots(), owner.worker
+        )
+        self.attributes.write(transition.changes.attributes)
+        entry.changes.append(transition.changes)
+        can_inline = not entry.is_finding and len(entry.changes) <= _MOST_INLINE
+        inline: deque[Execution] = deque()
+        for effect in transition.effects:
+            if not isinstance(effect, Begin):
+                entry.effects.append(effect)
+                continue
+            owner.take_slots(1)
+            if can_inline and effect.execution.step in self.served.inline_steps:
+                inline.append(effect.execution)
+            else:
+                entry.effects.append(effect)
+                entry.begun += 1
+        return inline
 
     # Durable, or not
 
@@ -314,7 +358,7 @@ class FlowHandle:
             self._entries.popleft()
             self._refusals = 0
             self._perform(entry)
-            while self._entries and self._entries[0].transition is None:
+            while self._entries and not self._entries[0].changes:
                 self._answer(self._entries.popleft())
             self._rest()
             return
@@ -340,10 +384,8 @@ class FlowHandle:
             entry.refuse(error)
 
     def _perform(self, entry: _Entry) -> None:
-        assert entry.transition is not None
-        header = entry.transition.changes.header
-        self.durable_version = header.version
-        for effect in entry.transition.effects:
+        self.durable_version = entry.changes[-1].header.version
+        for effect in entry.effects:
             if isinstance(effect, Begin):
                 attempt = self._owner.begin(self, effect.execution)
                 self.attempts[effect.execution.id] = attempt
@@ -484,7 +526,7 @@ class FlowHandle:
         entries, self._entries = self._entries, deque()
         for entry in entries:
             # The store tells of what is on its way to it. Nobody tries the rest again.
-            if self._is_behind or entry.transition is None:
+            if self._is_behind or not entry.changes:
                 entry.refuse(self._refusal or CommitConflict())
 
 

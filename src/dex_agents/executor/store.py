@@ -27,6 +27,7 @@ __all__ = (
     "Lineage",
     "Store",
     "StoredEvent",
+    "StreamAppend",
     "Transact",
 )
 
@@ -54,22 +55,33 @@ class Lineage:
         self.is_broken = False
 
 
+class StreamAppend(Struct, frozen=True, gc=False):
+    """A message for a Stream that keeps the newest so many bytes."""
+
+    stream: str
+    payload: bytes
+    capacity_bytes: int
+
+
 class Commit(Struct, frozen=True):
-    """The changes of one transition.
+    """The changes of one transition, or of several in a row, all or nothing.
 
     Attributes:
         flow_id: Whose they are.
         owner: The worker that must own the flow; the new owner of a new flow.
-        changes: Their header's version is one above the version that must be stored.
+        changes: What each transition changed. The first one's version is one above the
+            version that must be stored.
         lineage: What they follow; the store breaks it when it refuses them.
         done: Told how it went.
+        streamed: What inline Steps appended to Streams; written with the changes.
     """
 
     flow_id: str
     owner: str
-    changes: Changes
+    changes: Sequence[Changes]
     lineage: Lineage
     done: Done
+    streamed: Sequence[StreamAppend] = ()
 
     def finish(self, error: BaseException | None) -> None:
         """Tell whoever waits, and let nothing follow a commit that failed."""
@@ -210,7 +222,7 @@ class Store(Protocol):
         """Queue a change of a flow that this process does not own, decided on its newest state."""
         ...
 
-    def append(self, flow_id: str, stream: str, payload: bytes, capacity_bytes: int) -> None:
+    def append(self, flow_id: str, message: StreamAppend) -> None:
         """Queue a Stream message; it rides along with the next commit, or follows shortly."""
         ...
 

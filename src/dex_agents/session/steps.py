@@ -147,12 +147,14 @@ class SessionSteps:
                 self.start_agent_session,
                 input=AgentSessionStartInput,
                 next_steps=("RunModel", "AwaitUserMessage"),
+                is_inline=True,
             ),
             Step(
                 "AwaitUserMessage",
                 self.await_user_message,
                 wait_for=self.wait_for_user_message,
                 next_steps=("RunModel",),
+                is_inline=True,
             ),
             Step(
                 "RunModel",
@@ -173,6 +175,7 @@ class SessionSteps:
                 wait_for=self.wait_for_approval,
                 options=_APPROVAL_OPTIONS,
                 next_steps=("AwaitToolApproval", "CallTool", "CallSingleAttemptTool"),
+                is_inline=True,
             ),
             Step(
                 "CallTool",
@@ -191,12 +194,14 @@ class SessionSteps:
                 self.record_tool_failure,
                 input=str,
                 options=_RECORD_OPTIONS,
+                is_inline=True,
             ),
             Step(
                 "RecordToolOutcomeUnknown",
                 self.record_tool_outcome_unknown,
                 input=str,
                 options=_RECORD_OPTIONS,
+                is_inline=True,
             ),
             Step(
                 "ResumeTurn",
@@ -205,12 +210,14 @@ class SessionSteps:
                 wait_for=self.wait_for_tool_results,
                 options=_RECORD_OPTIONS,
                 next_steps=("RunModel", "ResumeTurn"),
+                is_inline=True,
             ),
             Step(
                 "RecordTurnFailure",
                 self.record_turn_failure,
                 options=_RECORD_OPTIONS,
                 next_steps=("AwaitUserMessage",),
+                is_inline=True,
             ),
         )
 

@@ -359,6 +359,9 @@ class Step(Struct, Generic[I], frozen=True):
         wait_for: ``async (context, input) -> Wait``, run first, or None.
         options: How it runs.
         next_steps: Every Step that ``execute`` may go to.
+        is_inline: Its handlers only read and write their context, and never wait. An
+            engine that can may run them within the commit that schedules them, in place
+            of handing them out: what is not stored by then has not happened.
     """
 
     name: str
@@ -367,6 +370,7 @@ class Step(Struct, Generic[I], frozen=True):
     wait_for: Callable[[StepContext, I], Awaitable[Wait]] | None = None
     options: StepOptions = StepOptions()
     next_steps: tuple[str, ...] = ()
+    is_inline: bool = False
 
 
 class Rpc(Struct, Generic[I, O], frozen=True):

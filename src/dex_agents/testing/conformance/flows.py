@@ -313,6 +313,55 @@ class FlowRules:
         await lab.start()
         assert sorted(await lab.sees(2)) == ["lively", "silent was given up"]
 
+    @rule("4")
+    async def test_an_inline_step_is_an_execution_like_any_other(self, lab: Lab) -> None:
+        """It sees what came before it, and leaves its changes, its history and its messages."""
+
+        @lab.execute
+        def begin(context: Any) -> Decision:
+            context.set(VALUE, "a")
+            return Decision.go_to("Inline", "between")
+
+        @lab.execute
+        def between(context: Any) -> Decision:
+            context.set(VALUE, f"{context.get(VALUE)}b")
+            context.write(LOG, context.step_execution_id)
+            return Decision.go_to("Act", "last")
+
+        @lab.execute
+        def last(context: Any) -> None:
+            lab.seen.append(context.get(VALUE))
+
+        flow_id = await lab.start()
+        assert (await lab.closed(flow_id)).status == "completed"
+        assert lab.seen == ["ab"]
+        assert await lab.log(flow_id) == ["Inline-1"]
+        told = [
+            (each.step_execution_id, each.final_attempt)
+            for each in await lab.history(flow_id)
+            if each.event_type == "step_execute_completed"
+        ]
+        assert told == [("Begin-1", 1), ("Inline-1", 1), ("Act-1", 1)]
+
+    @rule("4")
+    async def test_an_inline_step_is_retried_and_given_up(self, lab: Lab) -> None:
+        """Its attempts count from 1; its failure route gets its input and the error."""
+
+        @lab.execute
+        def begin(_: Any) -> Decision:
+            options = StepOptions(retry=ONCE_MORE, failure_step="Recover")
+            return Decision.go_to_many(Movement("Inline", "broken", options))
+
+        @lab.execute
+        def broken(context: Any) -> None:
+            if context.recovery_error is None:
+                lab.seen.append(context.attempt)
+                raise RuntimeError("again")
+            lab.seen.append(context.recovery_error.detail)
+
+        await lab.closed(await lab.start())
+        assert lab.seen == [1, 2, "again"]
+
     # 5. One commit
 
     @rule("5")

@@ -40,16 +40,16 @@ LOG = Stream("Log", str, 1024 * 1024)
 
 Handler: TypeAlias = Callable[[Any], Any]
 
-_STEPS = ("Begin", "Act", "Await", "Recover")
+_STEPS = ("Begin", "Act", "Await", "Inline", "Recover")
 _PATIENCE = 20.0
 
 
 class Lab:
     """Starts flows whose Steps do what the test's functions say.
 
-    Every Step takes the name of a function as its input, and runs it. Four
+    Every Step takes the name of a function as its input, and runs it. Five
     Steps may go to each other: ``Begin``, ``Act``, ``Await`` (which waits
-    first, as a second function says), and ``Recover``. The row ``Stray``
+    first, as a second function says), ``Inline`` and ``Recover``. The row ``Stray``
     stands for a Step that nobody may go to but an RPC.
 
     Args:
@@ -165,6 +165,16 @@ class Lab:
                 wait_for=self._wait,
                 options=options,
                 next_steps=targets,
+            )
+        )
+        rows.append(
+            Step(
+                "Inline",
+                self._run,
+                input=str,
+                options=options,
+                next_steps=targets,
+                is_inline=True,
             )
         )
         rows.append(Step("Stray", self._run, input=str, options=options))

@@ -381,7 +381,8 @@ def _is_final(record: AgentToolCall | None) -> bool:
 
 
 BEGUN_ONCE = Invariant(
-    "begun_once", "A handler begins only when its attempt is durable, and once for each attempt."
+    "begun_once",
+    "A handler with effects begins only when its attempt is durable, and once for each attempt.",
 )
 RECEIPTS = Invariant(
     "receipts_are_true", "What a client is told is stored, is durable when it is told."

@@ -17,6 +17,7 @@ from dex_agents.executor import (
     Commit,
     Done,
     StoredEvent,
+    StreamAppend,
     Transact,
 )
 from dex_agents.executor.store import LONGEST_LEASE_SECONDS
@@ -152,7 +153,8 @@ class SimulatedStore:
             refusals: list[BaseException | None] = []
             self._flows.commit(replace(commit, done=refusals.append))
             if refusals[0] is None:
-                self._host.committed(commit.flow_id, commit.changes)
+                for changes in commit.changes:
+                    self._host.committed(commit.flow_id, changes)
             return refusals[0]
 
         self._add(write, commit.finish)
@@ -175,10 +177,10 @@ class SimulatedStore:
 
         self._add(write, done)
 
-    def append(self, flow_id: str, stream: str, payload: bytes, capacity_bytes: int) -> None:
+    def append(self, flow_id: str, message: StreamAppend) -> None:
         """Append a Stream message, if the flow is there."""
         if self._flows.header(flow_id) is not None:
-            self._flows.append(flow_id, stream, payload, capacity_bytes)
+            self._flows.append(flow_id, message)
 
     def _add(self, write: Callable[[], BaseException | None], done: Done) -> None:
         self._waiting.append((write, done))

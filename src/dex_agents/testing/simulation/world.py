@@ -442,7 +442,7 @@ class World:
             handle = process.worker.resident(books.flow_id) if process.worker else None
             if handle is None or handle.durable_version != stored.header.version:
                 continue
-            if handle.is_settled and handle.state != stored:
+            if handle.is_idle and handle.state != stored:
                 found.append(f"{process.name} has {handle.state}, stored is {stored}")
             attributes = handle.attributes
             found += [n for n, raw in books.attributes.items() if attributes.raw(n) != raw]
@@ -463,6 +463,9 @@ def simulated_table(patience: float | None) -> FlowTable:
 
 
 def _watched(row: Step[Any]) -> Step[Any]:
+    if row.is_inline:
+        return row  # it may begin before its attempt is durable, for it has no effect
+
     async def execute(context: StepContext, given: Any) -> Any:
         WITNESS.get().begun(context, Phase.EXECUTE)
         return await row.execute(context, given)
