@@ -440,9 +440,11 @@ class World:
         found += [n for n, raw in books.attributes.items() if reader.get(n) != raw]
         for process in self.processes:
             handle = process.worker.resident(books.flow_id) if process.worker else None
-            if handle is None or handle.durable_version != stored.header.version:
+            if handle is None or not handle.is_idle:
+                continue  # what it has in memory is ahead of the rows, or about to be read anew
+            if handle.durable_version != stored.header.version:
                 continue
-            if handle.is_idle and handle.state != stored:
+            if handle.state != stored:
                 found.append(f"{process.name} has {handle.state}, stored is {stored}")
             attributes = handle.attributes
             found += [n for n, raw in books.attributes.items() if attributes.raw(n) != raw]
