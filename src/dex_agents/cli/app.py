@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -9,30 +10,54 @@ from typing import Any
 
 import click
 
-from dex_agents.cli.approvals import approve, reject
-from dex_agents.cli.demo import demo
 from dex_agents.cli.render import printable
-from dex_agents.cli.replay import replay
-from dex_agents.cli.sessions import send, sessions, start, stop
-from dex_agents.cli.showing import show
 from dex_agents.cli.stores import group_store_option
-from dex_agents.cli.tracing import trace
-from dex_agents.cli.watching import events, graph, history
-from dex_agents.cli.worker import worker
 from dex_agents.errors import DexAgentsError
 
 __all__ = ("app",)
+
+_COMMANDS = {
+    "demo": "demo",
+    "worker": "worker",
+    "start": "sessions",
+    "send": "sessions",
+    "sessions": "sessions",
+    "show": "showing",
+    "approve": "approvals",
+    "reject": "approvals",
+    "events": "watching",
+    "history": "watching",
+    "trace": "tracing",
+    "graph": "watching",
+    "stop": "sessions",
+    "replay": "replay",
+}
+"""Every command, in the order of a first visit, and the module that has it.
+
+A command's module is imported when the command is called for: a worker starts
+without what only the demo needs.
+"""
 
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_READER = 128 + signal.SIGPIPE
 
 
 class Application(click.Group):
-    """Lists commands in the order of a first visit, and ends them without a traceback."""
+    """Loads a command once it is called for, and ends it without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the commands in the order in which they were added."""
-        return list(self.commands)
+        """Return the commands in the order of a first visit."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return a command; None when there is none of this name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"dex_agents.cli.{_COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        assert command.help is not None  # every docstring here begins with a summary
+        command.short_help = " ".join(command.help.split("\n\n")[0].split())  # in full
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; every error of our own becomes one line and exit code 1."""
@@ -56,24 +81,3 @@ def app() -> None:
 
     Begin with "dex-agents demo". It needs no key and no network.
     """
-
-
-for _command in (
-    demo,
-    worker,
-    start,
-    send,
-    sessions,
-    show,
-    approve,
-    reject,
-    events,
-    history,
-    trace,
-    graph,
-    stop,
-    replay,
-):
-    assert _command.help is not None  # every docstring here begins with a summary
-    _command.short_help = " ".join(_command.help.split("\n\n")[0].split())  # in full
-    app.add_command(_command)
