@@ -20,6 +20,7 @@ from dex_agents.testing.errors import (
 )
 from dex_agents.testing.gates import FileGate
 from dex_agents.testing.invocations import InvocationLog
+from dex_agents.testing.provider import Call, Cut, Fault, ModelRequest, ProviderServer, Reply, Slow
 from dex_agents.testing.recorded import RecordedRunner
 from dex_agents.testing.recording import Recording
 from dex_agents.testing.scripted import ScriptedRunner, ToolRequest
@@ -45,14 +46,21 @@ _DEX_NAMES = (
 __all__ = (
     "AgentMemoryStack",
     "BrokenLineError",
+    "Call",
+    "Cut",
+    "Fault",
     "FileGate",
     "InvocationLog",
+    "ModelRequest",
     "ProbeTimeoutError",
+    "ProviderServer",
     "RecordedRunner",
     "Recording",
     "RecordingError",
+    "Reply",
     "ScriptError",
     "ScriptedRunner",
+    "Slow",
     "StillRunningError",
     "ToolRequest",
     "compare_recording",
